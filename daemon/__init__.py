@@ -1,0 +1,1 @@
+"""WHEN things run: command line, engine loop, scheduler, paged KV cache, sampling and text."""

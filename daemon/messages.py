@@ -1,0 +1,80 @@
+"""The only things that cross between the HTTP side and the engine thread.
+
+In: Submit, Abort. Out, per request: Token*, then exactly one terminal message, Finished or Failed.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .request import SamplingParams
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submit:
+    """Ask for a completion of `prompt` (token ids). `cache_salt` separates prefix caches of tenants."""
+
+    request_id: str
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    eos_token_ids: frozenset[int]
+    cache_salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Forget a request wherever it is. Its terminal message is Finished("abort")."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Natural log-probabilities of one position: the chosen token, and the top alternatives best first."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One generated token."""
+
+    request_id: str
+    token_id: int
+    logprobs: TokenLogprobs | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Token counts of one request; `cached` prompt tokens came from the prefix cache."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The normal end. `stop_token` is the end-of-sequence or stop token id that ended it, if one did.
+
+    That token was generated and is counted in usage, but is not sent as a Token.
+    """
+
+    request_id: str
+    reason: FinishReason
+    usage: Usage
+    stop_token: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The abnormal end: the request cannot go on; `error` is from `daemon.errors`."""
+
+    request_id: str
+    error: Exception
+
+
+ToEngine = Submit | Abort
+FromEngine = Token | Finished | Failed

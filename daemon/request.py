@@ -1,0 +1,56 @@
+"""SamplingParams: what a client may ask of the sampler, checked once at the door."""
+
+from dataclasses import dataclass
+
+from .errors import InvalidRequestError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """Sampling and stopping rules of one request. The defaults are OpenAI's.
+
+    temperature 0 is greedy. top_k 0, top_p 1, min_p 0 and penalties at their neutral value are off. `logit_bias` is
+    added to the logits by token id. `logprobs` None: none; n: the chosen token's and the n best alternatives'.
+    `stop` strings act on text (see `daemon.text`); the other stop rules act on tokens.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int | None = None
+    max_tokens: int = 16
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:  # NaN fails too
+                raise InvalidRequestError(f"{name} is {value}; it must lie between {low} and {high}", name)
+        if self.min_tokens > self.max_tokens:
+            raise InvalidRequestError(f"min_tokens {self.min_tokens} exceeds max_tokens {self.max_tokens}", "min_tokens")
+        if any(not text for text in self.stop):
+            raise InvalidRequestError("stop must not hold an empty string", "stop")
+
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "temperature": (0.0, 100.0),
+    "top_p": (1e-6, 1.0),
+    "top_k": (0, 2**31),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (1e-3, 1e3),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "max_tokens": (1, 2**31),
+    "min_tokens": (0, 2**31),
+    "seed": (-(2**63), 2**64 - 1),
+    "logprobs": (0, 20),
+}

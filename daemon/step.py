@@ -1,0 +1,56 @@
+"""StepPlan: what the scheduler hands to the runner for one step of the model, and the Runner's contract."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One request's share of a step.
+
+    tokens: ids to compute, at positions start, start + 1, ...; start tokens are already in the KV cache.
+    block_table: block ids that cover positions 0 .. start + len(tokens) - 1, `block_size` positions each.
+    sample: the logits after the last token are wanted.
+    """
+
+    request_id: str
+    tokens: Sequence[int]
+    start: int
+    block_table: Sequence[int]
+    sample: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step: every chunk once. The sum of tokens is at most the runner's max_step_tokens."""
+
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(chunk.tokens) for chunk in self.chunks)
+
+
+class Runner(Protocol):
+    """Computes steps. One thread calls it. Blocks are written at `block_table[position // block_size]`."""
+
+    vocab_size: int
+    block_size: int
+    num_blocks: int
+    max_step_tokens: int
+    max_context: int
+
+    def execute(self, plan: StepPlan) -> NDArray[np.float32]:
+        """Run one step; the logits [number of chunks with sample, vocab_size], in the order of those chunks.
+
+        The array is valid until the next call.
+        """
+        ...
+
+    def close(self) -> None:
+        """Stop worker threads and free memory."""
+        ...

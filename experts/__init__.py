@@ -1,0 +1,1 @@
+"""WHAT is computed: checkpoints, architectures, packed weights and the decoder, written once against an op set."""

@@ -1,0 +1,18 @@
+"""Errors of the model side.
+
+ModelError(ValueError)            the model cannot be served; the text names the file, the tensor and the remedy
+├── CheckpointError               a file is broken: truncated, wrong magic, impossible sizes, a missing or misshapen tensor
+└── UnsupportedModelError         a sound file that asks for what is not implemented: architecture, format, rope scaling
+"""
+
+
+class ModelError(ValueError):
+    """The model cannot be served; the message names the input and the remedy."""
+
+
+class CheckpointError(ModelError):
+    """A checkpoint file is broken."""
+
+
+class UnsupportedModelError(ModelError):
+    """The checkpoint asks for something that is not implemented."""

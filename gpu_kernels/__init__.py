@@ -1,0 +1,1 @@
+"""HOW on an accelerator: the op set of `cpu_kernels` as torch reference and Triton kernels."""
