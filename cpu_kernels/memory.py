@@ -1,0 +1,98 @@
+"""Scalars and atomics at raw addresses, for kernels that work on int64 descriptors."""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from .jit import intrinsic
+from .simd import Emit, f32, f64, i32, i64
+
+_KINDS = {"f32": (types.float32, f32), "i32": (types.int32, i32), "i64": (types.int64, i64)}
+
+
+def _reader(name: str) -> Any:
+    numba_type, llvm_type = _KINDS[name]
+
+    @intrinsic
+    def read(typingctx: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            e = Emit(builder)
+            return e.load(llvm_type, e.pointer(args[0]), 0, llvm_type.width // 8 if name != "f32" else 4)
+
+        return numba_type(types.int64), codegen
+
+    return read
+
+
+def _writer(name: str) -> Any:
+    numba_type, _ = _KINDS[name]
+
+    @intrinsic
+    def write(typingctx: Any, address: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            e = Emit(builder)
+            e.store(args[1], e.pointer(args[0]), 0, 4 if name != "i64" else 8)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, numba_type), codegen
+
+    return write
+
+
+read_f32, read_i32, read_i64 = _reader("f32"), _reader("i32"), _reader("i64")
+write_f32, write_i32, write_i64 = _writer("f32"), _writer("i32"), _writer("i64")
+
+
+@intrinsic
+def float_from_bits(typingctx: Any, bits: Any) -> Any:
+    """The float64 whose bits an int64 descriptor field holds (see `descriptor.bits_of`)."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], f64)
+
+    return types.float64(types.int64), codegen
+
+
+@intrinsic
+def atomic_add(typingctx: Any, address: Any, value: Any) -> Any:
+    """Add to the int64 at `address`; the value before."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], i64.as_pointer())
+        return builder.atomic_rmw("add", pointer, args[1], "acq_rel")
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def atomic_load(typingctx: Any, address: Any) -> Any:
+    """The int64 at `address`, with everything written before it was stored."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(args[0], i64.as_pointer()), "acquire", 8)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def atomic_store(typingctx: Any, address: Any, value: Any) -> Any:
+    """Publish an int64 and everything written before it."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store_atomic(args[1], builder.inttoptr(args[0], i64.as_pointer()), "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def pause(typingctx: Any) -> Any:
+    """Tell the core that this is a spin loop (nothing where there is no such instruction)."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if builder.module.triple.startswith(("x86_64", "i686")) or not builder.module.triple:
+            Emit(builder).call("llvm.x86.sse2.pause", ir.VoidType(), [])
+        return context.get_dummy_value()
+
+    return types.void(), codegen

@@ -1,0 +1,210 @@
+"""Emitting LLVM IR for micro-kernels: 16-lane vectors, memory by raw address, loops with carried values.
+
+A micro-kernel is one `@intrinsic` whose body is written with `Emit`. Vectors are always 16 lanes of 32 bits (or 64
+bytes); LLVM splits them on narrower CPUs. Only the `llvm.x86.*` calls below depend on the CPU, and `Tier` guards them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from .features import Tier, host_tier
+from .jit import intrinsic
+
+LANES = 16
+i1, i8, i16, i32, i64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+f32, f64 = ir.FloatType(), ir.DoubleType()
+i8x64, i16x16, i32x16 = ir.VectorType(i8, 64), ir.VectorType(i16, 16), ir.VectorType(i32, 16)
+f32x16 = ir.VectorType(f32, LANES)
+Value = Any  # llvmlite values carry no useful static types
+
+
+class Emit:
+    """An IRBuilder with the vocabulary of the kernels. Addresses are i64 values that came from memory."""
+
+    def __init__(self, builder: Any, tier: Tier | None = None) -> None:
+        self.b = builder
+        self.tier = tier or host_tier()
+
+    # -- constants and scalars
+    def const(self, value: int) -> Value:
+        return ir.Constant(i64, value)
+
+    def pointer(self, address: Value) -> Value:
+        """The one inttoptr of a base address; offsets from it go through `load` and `store`."""
+        return self.b.inttoptr(address, i8.as_pointer())
+
+    def at(self, pointer: Value, offset: Value | int) -> Value:
+        """pointer + offset bytes."""
+        return self.b.gep(pointer, [self.const(offset) if isinstance(offset, int) else offset])
+
+    def call(self, name: str, result: Any, arguments: Sequence[Value]) -> Value:
+        kind = ir.FunctionType(result, [a.type for a in arguments])
+        return self.b.call(cgutils.get_or_insert_function(self.b.module, kind, name), arguments)
+
+    # -- memory
+    def load(self, kind: Any, pointer: Value, offset: Value | int = 0, align: int = 1) -> Value:
+        value = self.b.load(self.b.bitcast(self.at(pointer, offset), kind.as_pointer()))
+        value.align = align
+        return value
+
+    def store(self, value: Value, pointer: Value, offset: Value | int = 0, align: int = 1) -> None:
+        self.b.store(value, self.b.bitcast(self.at(pointer, offset), value.type.as_pointer())).align = align
+
+    # -- vectors
+    def splat(self, scalar: Value, lanes: int = LANES) -> Value:
+        """`scalar` in every lane; a splat of a load folds into the instruction that uses it."""
+        vector = ir.VectorType(scalar.type, lanes)
+        undefined = ir.Constant(vector, ir.Undefined)
+        first = self.b.insert_element(undefined, scalar, ir.Constant(i32, 0))
+        return self.b.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(i32, lanes), [0] * lanes))
+
+    def constant(self, kind: Any, value: float | int) -> Value:
+        """A vector constant with `value` in every lane."""
+        return ir.Constant(kind, [value] * kind.count)
+
+    def zero(self, kind: Any = f32x16) -> Value:
+        return ir.Constant(kind, None)
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """a * b + c, rounded once."""
+        return self.call("llvm.fma.v16f32" if a.type == f32x16 else "llvm.fma.f32", a.type, [a, b, c])
+
+    def maximum(self, a: Value, b: Value) -> Value:
+        return self.b.select(self.b.fcmp_ordered(">", a, b), a, b)
+
+    def shuffle(self, a: Value, order: Sequence[int]) -> Value:
+        mask = ir.Constant(ir.VectorType(i32, len(order)), list(order))
+        return self.b.shuffle_vector(a, ir.Constant(a.type, ir.Undefined), mask)
+
+    def reduce(self, vector: Value, combine: Callable[[Value, Value], Value]) -> Value:
+        """Fold the 16 lanes by halves: a fixed order, so the same sum on every CPU."""
+        width = LANES
+        while width > 1:
+            width //= 2
+            low, high = self.shuffle(vector, range(width)), self.shuffle(vector, range(width, 2 * width))
+            vector = combine(low, high)
+        return self.b.extract_element(vector, ir.Constant(i32, 0))
+
+    def sum(self, vector: Value) -> Value:
+        return self.reduce(vector, self.b.fadd)
+
+    def max(self, vector: Value) -> Value:
+        return self.reduce(vector, self.maximum)
+
+    # -- 16-bit floats
+    def load_half(self, pointer: Value, offset: Value | int = 0) -> Value:
+        """16 float16 -> f32x16."""
+        if self.tier.half:
+            return self.b.fpext(self.load(ir.VectorType(ir.HalfType(), 16), pointer, offset), f32x16)
+        bits = self.b.zext(self.load(i16x16, pointer, offset), i32x16)
+        return self._half_bits_to_float(bits)
+
+    def _half_bits_to_float(self, bits: Value) -> Value:
+        magnitude = self.b.shl(self.b.and_(bits, self.constant(i32x16, 0x7FFF)), self.constant(i32x16, 13))
+        value = self.b.fmul(self.b.bitcast(magnitude, f32x16), self.constant(f32x16, 2.0**112))
+        sign = self.b.shl(self.b.and_(bits, self.constant(i32x16, 0x8000)), self.constant(i32x16, 16))
+        return self.b.bitcast(self.b.or_(self.b.bitcast(value, i32x16), sign), f32x16)
+
+    def load_bfloat(self, pointer: Value, offset: Value | int = 0) -> Value:
+        """16 bfloat16 -> f32x16."""
+        bits = self.b.zext(self.load(i16x16, pointer, offset), i32x16)
+        return self.b.bitcast(self.b.shl(bits, self.constant(i32x16, 16)), f32x16)
+
+    # -- control
+    def loop(
+        self, count: Value, carried: Sequence[Value], body: Callable[[Value, list[Value]], Sequence[Value]]
+    ) -> list[Value]:
+        """for i in range(count): carried = body(i, carried). Returns the last carried values."""
+        before = self.b.block
+        head, inside = self.b.append_basic_block("loop"), self.b.append_basic_block("body")
+        after = self.b.append_basic_block("end")
+        self.b.branch(head)
+        self.b.position_at_end(head)
+        index = self.b.phi(i64)
+        index.add_incoming(self.const(0), before)
+        phis = [self.b.phi(value.type) for value in carried]
+        for phi, value in zip(phis, carried, strict=True):
+            phi.add_incoming(value, before)
+        self.b.cbranch(self.b.icmp_signed("<", index, count), inside, after)
+        self.b.position_at_end(inside)
+        results = body(index, list(phis))
+        last = self.b.block
+        index.add_incoming(self.b.add(index, self.const(1)), last)
+        for phi, value in zip(phis, results, strict=True):
+            phi.add_incoming(value, last)
+        self.b.branch(head)
+        self.b.position_at_end(after)
+        return list(phis)
+
+    # -- integer dot products
+    def dot_u8s8(self, acc: Value, weights: Value, dword: Value) -> Value:
+        """acc[lane] += sum of four products of unsigned weight bytes and the signed bytes of `dword` (an i32).
+
+        Exact on every tier for weights up to 255 and |activation| <= 127.
+        """
+        if self.tier.vnni:
+            arguments = [acc, self.b.bitcast(weights, i32x16), self.splat(dword)]
+            return self.call("llvm.x86.avx512.vpdpbusd.512", i32x16, arguments)
+        return self._dot_by_bytes(acc, self.b.bitcast(weights, i32x16), self.splat(dword))
+
+    def _dot_by_bytes(self, acc: Value, weights: Value, activations: Value) -> Value:
+        for byte in range(4):
+            w = self.b.lshr(weights, self.constant(i32x16, 8 * byte))
+            w = self.b.and_(w, self.constant(i32x16, 255))
+            x = self.b.ashr(self.b.shl(activations, self.constant(i32x16, 24 - 8 * byte)), self.constant(i32x16, 24))
+            acc = self.b.add(acc, self.b.mul(w, x))
+        return acc
+
+    # -- elementary functions
+    def exp(self, x: Value) -> Value:
+        """e^x of f32x16 within 2 ulp: 2^n times a degree-6 polynomial on [-ln2/2, ln2/2]; 0 below -87."""
+        low = self.b.fcmp_ordered("<", x, self.constant(f32x16, -87.0))
+        x = self.maximum(x, self.constant(f32x16, -87.0))
+        x = self.b.select(self.b.fcmp_ordered("<", x, self.constant(f32x16, 88.0)), x, self.constant(f32x16, 88.0))
+        n = self.call("llvm.roundeven.v16f32" if self.tier.half else "llvm.rint.v16f32", f32x16, [
+            self.b.fmul(x, self.constant(f32x16, 1.4426950408889634))
+        ])  # fmt: skip
+        r = self.fma(n, self.constant(f32x16, -0.693359375), x)
+        r = self.fma(n, self.constant(f32x16, 2.12194440e-4), r)
+        y = self.constant(f32x16, 1.0 / 720.0)
+        for coefficient in (1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0):
+            y = self.fma(y, r, self.constant(f32x16, coefficient))
+        exponent = self.b.add(self.b.fptosi(n, i32x16), self.constant(i32x16, 127))
+        power = self.b.bitcast(self.b.shl(exponent, self.constant(i32x16, 23)), f32x16)
+        return self.b.select(low, self.zero(), self.b.fmul(y, power))
+
+
+def micro_kernel(result: Any = types.void) -> Callable[[Callable[..., Value]], Any]:
+    """Make an @intrinsic of `emit(e, *arguments)`; every argument is an int64 (address, count or stride) or float."""
+
+    def decorate(emit: Callable[..., Value]) -> Any:
+        # numba reads the parameter list, so it must be spelled out: one wrapper per arity
+        def build(*argument_types: Any) -> Any:
+            def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Value:
+                value = emit(Emit(builder), *arguments)
+                return context.get_dummy_value() if result is types.void else value
+
+            return result(*argument_types), codegen
+
+        return intrinsic(_with_arity(build, emit.__code__.co_argcount - 1))
+
+    return decorate
+
+
+def _with_arity(build: Callable[..., Any], count: int) -> Any:
+    wrappers: dict[int, Any] = {
+        1: lambda typing, a: build(a),
+        2: lambda typing, a, b: build(a, b),
+        3: lambda typing, a, b, c: build(a, b, c),
+        4: lambda typing, a, b, c, d: build(a, b, c, d),
+        5: lambda typing, a, b, c, d, e: build(a, b, c, d, e),
+        6: lambda typing, a, b, c, d, e, f: build(a, b, c, d, e, f),
+        7: lambda typing, a, b, c, d, e, f, g: build(a, b, c, d, e, f, g),
+        8: lambda typing, a, b, c, d, e, f, g, h: build(a, b, c, d, e, f, g, h),
+        9: lambda typing, a, b, c, d, e, f, g, h, i: build(a, b, c, d, e, f, g, h, i),
+    }
+    return wrappers[count]
