@@ -1,0 +1,86 @@
+"""Mailbox: the messages of one request on their way from the engine thread to one consumer."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+
+from .messages import Failed, Finished, FromEngine
+
+
+class Mailbox:
+    """The engine thread puts; one consumer gets, on the event loop that `loop` names or, with None, in a plain thread.
+
+    What arrives while the consumer is busy is handed over together: a slow reader gets larger batches, not a longer
+    queue of wake-ups. After the terminal message the mailbox is closed and yields nothing more.
+    """
+
+    def __init__(self, request_id: str, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self.request_id = request_id
+        self._loop = loop
+        self._lock = threading.Condition()
+        self._messages: list[FromEngine] = []
+        self._closed = False
+        self._waking = False  # a call of _wake is on its way to the loop
+        self._arrived = asyncio.Event()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the terminal message has been put."""
+        return self._closed
+
+    def put(self, message: FromEngine) -> bool:
+        """Add a message; False if nobody can read it any more because the consumer's loop is closed.
+
+        A message after the terminal one is a bug of the engine and raises RuntimeError.
+        """
+        with self._lock:
+            if self._closed:
+                raise RuntimeError(f"{type(message).__name__} for {self.request_id} after its terminal message")
+            self._closed = isinstance(message, Finished | Failed)
+            self._messages.append(message)
+            if self._loop is None:
+                self._lock.notify()
+                return True
+            if self._waking:
+                return True
+            self._waking = True
+        try:
+            self._loop.call_soon_threadsafe(self._wake)
+        except RuntimeError:  # the loop is closed, and with it every reader
+            return False
+        return True
+
+    async def next_batch(self) -> list[FromEngine]:
+        """All messages that have come, in order, at least one; an empty list after the terminal one."""
+        while True:
+            batch, over = self._take()
+            if batch or over:
+                return batch
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def wait_batch(self, timeout: float | None = None) -> list[FromEngine]:
+        """As next_batch, for a plain thread. Raises TimeoutError if nothing comes within `timeout` seconds."""
+        with self._lock:
+            if not self._lock.wait_for(lambda: self._messages or self._closed, timeout):
+                raise TimeoutError(f"no message for {self.request_id} in {timeout} s")
+        return self._take()[0]
+
+    async def __aiter__(self) -> AsyncIterator[FromEngine]:
+        while batch := await self.next_batch():
+            for message in batch:
+                yield message
+
+    def __iter__(self) -> Iterator[FromEngine]:
+        while batch := self.wait_batch():
+            yield from batch
+
+    def _take(self) -> tuple[list[FromEngine], bool]:
+        with self._lock:
+            batch, self._messages = self._messages, []
+            return batch, self._closed
+
+    def _wake(self) -> None:
+        with self._lock:
+            self._waking = False
+        self._arrived.set()

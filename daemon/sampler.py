@@ -1,0 +1,164 @@
+"""The sampler: one row of logits becomes one token. NumPy only; one `Sampler` per request.
+
+Order: logit_bias, repetition, presence and frequency penalty, min_tokens, temperature, top_k, top_p, min_p, draw.
+Each filter sees the distribution that the one before it left. Equal scores rank by the lower token id.
+"""
+
+import secrets
+from collections.abc import Collection, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import EngineError
+from .messages import TokenLogprobs
+from .request import SamplingParams
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.intp]
+
+_COLUMN = 64  # values per column when ranking: the k-th best column maximum bounds the k-th best value from below
+_SPAN = 512  # weights per partial sum when drawing from a whole vocabulary
+_FIRST_NUCLEUS = 256  # how many of the best are ranked before top_p asks for more
+_WORD = 2**64 - 1
+
+
+class Sampler:
+    """Draws the tokens of one request, in order.
+
+    The random number of a token depends on (seed, index of the token in the output) only: batch, preemption and other
+    requests cannot change the text. Without a seed one is drawn here, once. `stop_ids` cannot be drawn before
+    min_tokens tokens.
+    """
+
+    def __init__(self, params: SamplingParams, prompt: Sequence[int], stop_ids: Collection[int] = ()) -> None:
+        self._params = params
+        self._seed = (secrets.randbits(64) if params.seed is None else params.seed) & _WORD
+        self._index = 0
+        self._counts: dict[int, int] = {}  # of the output
+        self._prompt: Ints = np.unique(np.asarray(prompt, dtype=np.intp))
+        self._stop: Ints = np.asarray(sorted(stop_ids), dtype=np.intp)
+        self._bias_ids: Ints = np.asarray([token for token, _ in params.logit_bias], dtype=np.intp)
+        self._bias: Floats = np.asarray([bias for _, bias in params.logit_bias], dtype=np.float32)
+
+    def sample(self, logits: Floats) -> tuple[int, TokenLogprobs | None]:
+        """The next token from its float32 logits [vocab], which are not changed, and its log-probabilities if wanted.
+
+        Log-probabilities are the log-softmax of the logits as the model gave them, before any rule above.
+        Raises EngineError if a logit is NaN or infinite.
+        """
+        best = int(logits.argmax())  # the first NaN if there is one, else the best value's lowest id
+        if not (np.isfinite(logits[best]) and np.isfinite(logits.min())):
+            raise EngineError(f"the model gave a NaN or infinite logit for output token {self._index}")
+        scores = self._adjusted(logits)
+        if self._params.temperature > 0:
+            token = self._draw(scores)
+        else:
+            token = best if scores is logits else int(scores.argmax())
+        wanted = self._params.logprobs
+        logprobs = None if wanted is None else log_probabilities(logits, token, wanted)
+        self._counts[token] = self._counts.get(token, 0) + 1
+        self._index += 1
+        return token, logprobs
+
+    def _adjusted(self, logits: Floats) -> Floats:
+        """The logits after bias, penalties and min_tokens; the same array if none applies."""
+        params = self._params
+        neutral = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty) == (1.0, 0.0, 0.0)
+        masked = self._index < params.min_tokens and self._stop.size > 0
+        if not (self._bias.size or masked or not neutral):
+            return logits
+        scores = logits.copy()
+        np.add.at(scores, self._bias_ids, self._bias)
+        if not neutral:
+            self._penalise(scores)
+        if masked:
+            scores[self._stop[self._stop < scores.size]] = -np.inf
+        return scores
+
+    def _penalise(self, scores: Floats) -> None:
+        """Repetition counts prompt and output (a positive score is divided, a negative one multiplied); presence and
+        frequency subtract by the output alone."""
+        params = self._params
+        output: Ints = np.fromiter(self._counts, dtype=np.intp, count=len(self._counts))
+        if params.repetition_penalty != 1.0:
+            seen = np.union1d(self._prompt, output)
+            values = scores[seen]
+            penalty = np.float32(params.repetition_penalty)
+            scores[seen] = np.where(values > 0, values / penalty, values * penalty)
+        counts = np.fromiter(self._counts.values(), dtype=np.float32, count=len(self._counts))
+        scores[output] -= np.float32(params.frequency_penalty) * counts + np.float32(params.presence_penalty)
+
+    def _draw(self, scores: Floats) -> int:
+        params = self._params
+        with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to -inf, which is right
+            scaled = (scores - scores.max()) / np.float32(params.temperature)
+        uniform = _uniform(self._seed, self._index)
+        ids: Ints | None = None
+        if 0 < params.top_k < scaled.size:
+            ids = ranked(scaled, params.top_k)
+            scaled = scaled[ids]
+        if params.top_p < 1.0:
+            nucleus = _nucleus(scaled, params.top_p)
+            ids = nucleus if ids is None else ids[nucleus]
+            scaled = scaled[nucleus]
+        weights = np.exp(scaled)
+        if params.min_p > 0.0:
+            weights[weights < np.float32(params.min_p)] = 0.0  # the best weighs exactly 1
+        place = _invert(weights, uniform)
+        return place if ids is None else int(ids[place])
+
+
+def log_probabilities(logits: Floats, token: int, top: int) -> TokenLogprobs:
+    """The log-softmax of `token`, wherever it ranks, and of the `top` best ids, best first."""
+    peak = logits.max()
+    log_total = float(peak) + float(np.log(np.exp(logits - peak).sum(dtype=np.float64)))
+    best = ranked(logits, top) if top else ()
+    return TokenLogprobs(
+        logprob=float(logits[token]) - log_total,
+        top=tuple((int(i), float(logits[i]) - log_total) for i in best),
+    )
+
+
+def ranked(values: Floats, count: int) -> Ints:
+    """The indices of the `count` largest values, best first, equal ones by the lower index."""
+    if count >= values.size:
+        return np.argsort(-values, kind="stable")
+    columns = values.size // _COLUMN
+    if count < columns:
+        peaks = values[: columns * _COLUMN].reshape(_COLUMN, columns).max(axis=0)
+        floor = np.partition(peaks, columns - count)[columns - count]
+    else:
+        floor = np.partition(values, values.size - count)[values.size - count]
+    candidates = np.flatnonzero(values >= floor)
+    return candidates[np.argsort(-values[candidates], kind="stable")][:count]
+
+
+def _nucleus(scaled: Floats, top_p: float) -> Ints:
+    """The shortest run of best ids whose probability reaches top_p, never empty."""
+    needed = top_p * float(np.exp(scaled).sum(dtype=np.float64))
+    count = _FIRST_NUCLEUS
+    while True:
+        ids = ranked(scaled, count)
+        reached = np.cumsum(np.exp(scaled[ids]), dtype=np.float64)
+        if reached[-1] >= needed or ids.size == scaled.size:
+            return ids[: int(np.searchsorted(reached, needed)) + 1]
+        count *= 16
+
+
+def _invert(weights: Floats, uniform: float) -> int:
+    """The place where the running sum of the weights passes `uniform` of its total; never one of weight 0."""
+    spans = np.cumsum(np.add.reduceat(weights, np.arange(0, weights.size, _SPAN), dtype=np.float64))
+    target = uniform * spans[-1]
+    span = min(int(np.searchsorted(spans, target, side="right")), spans.size - 1)
+    start = span * _SPAN
+    inner = np.cumsum(weights[start : start + _SPAN], dtype=np.float64)
+    if span:
+        target -= spans[span - 1]
+    # Rounding may leave the target at the sum itself: the last step of the sum is then meant.
+    return start + int(np.searchsorted(inner, min(target, np.nextafter(inner[-1], 0.0)), side="right"))
+
+
+def _uniform(seed: int, index: int) -> float:
+    """A number in [0, 1) of 53 random bits: Philox, a function of key and counter."""
+    return int(np.random.Philox(key=seed, counter=index).random_raw() >> 11) * 2.0**-53
