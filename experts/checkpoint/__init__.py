@@ -1,0 +1,26 @@
+"""Checkpoints: GGUF files and safetensors folders, opened by mmap. No pickle is read and no code is run."""
+
+from pathlib import Path
+
+from ..errors import CheckpointError, UnsupportedModelError
+from .base import Checkpoint, RawTensor
+from .gguf import open_gguf
+from .mapping import release
+from .safetensors import open_safetensors
+
+__all__ = ["Checkpoint", "RawTensor", "open_checkpoint", "release"]
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """Open a .gguf file (any part of a split one), a safetensors folder, or a .safetensors file beside its config.json.
+
+    Raises CheckpointError for a missing or broken file, UnsupportedModelError for a kind of file that is not read.
+    """
+    path = Path(path).expanduser()
+    if not path.exists():
+        raise CheckpointError(f"{path}: no such file or folder; check the path")
+    if path.is_dir() or path.suffix == ".safetensors":
+        return open_safetensors(path)
+    if path.suffix == ".gguf":
+        return open_gguf(path)
+    raise UnsupportedModelError(f"{path}: not a model that is read; name a .gguf file or a folder of safetensors")

@@ -1,0 +1,73 @@
+"""Files mapped for reading: the memory under every RawTensor, and how it is handed back to the system."""
+
+import hashlib
+import mmap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import CheckpointError
+from .base import RawTensor
+
+REMEDY = "download or convert it again"
+SAMPLED_TENSORS = 4096  # fingerprint samples; each may cost one read from a cold disk
+SAMPLE_BYTES = 64
+
+
+def map_file(path: Path) -> NDArray[np.uint8]:
+    """The whole file as a read-only uint8 array on its mapping; CheckpointError where there is nothing to map."""
+    try:
+        with path.open("rb") as file:
+            if path.stat().st_size == 0:
+                raise CheckpointError(f"{path}: the file is empty; {REMEDY}")
+            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: cannot be opened ({error.strerror}); check the path and its permissions"
+        ) from error
+
+
+def release(tensor: RawTensor) -> None:
+    """Drop the tensor's mapped pages from the resident set; a later read brings them back from the file.
+
+    Does nothing for a tensor that is a copy, and on systems without madvise.
+    """
+    mapping = _mapping_under(tensor.data)
+    if mapping is None or tensor.data.size == 0 or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    low, high = np.lib.array_utils.byte_bounds(tensor.data)
+    start = low - np.frombuffer(mapping, np.uint8).ctypes.data
+    first_page = start - start % mmap.PAGESIZE
+    mapping.madvise(mmap.MADV_DONTNEED, first_page, start + (high - low) - first_page)
+
+
+def _mapping_under(data: NDArray[np.uint8]) -> mmap.mmap | None:
+    base: object = data
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, memoryview):
+        base = base.obj
+    return base if isinstance(base, mmap.mmap) else None
+
+
+def check_disjoint(file: Path, spans: Iterable[tuple[int, int, str]]) -> None:
+    """CheckpointError where two tensors' (begin, end, name) share bytes."""
+    last_end, last_name = 0, ""
+    for begin, end, name in sorted(spans):
+        if begin < last_end:
+            raise CheckpointError(f"{file}: tensors {last_name!r} and {name!r} overlap; {REMEDY}")
+        last_end, last_name = max(end, last_end), name
+
+
+def fingerprint(tensors: Sequence[RawTensor], file_sizes: Sequence[int]) -> str:
+    """sha256 over names, shapes, formats, file sizes and evenly spread samples of the data; the same at any path."""
+    digest = hashlib.sha256()
+    ordered = sorted(tensors, key=lambda tensor: tensor.name)
+    digest.update(repr(sorted(file_sizes)).encode())
+    digest.update(repr([(tensor.name, tensor.shape, tensor.format) for tensor in ordered]).encode())
+    for tensor in ordered[:: -(-len(ordered) // SAMPLED_TENSORS) or 1]:
+        content = tensor.data.reshape(-1)
+        digest.update(content[content.size // 2 :][:SAMPLE_BYTES].tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,94 @@
+"""The weight formats: one row each. A new format is a new row, and a packing if no runtime kind fits it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+from gguf import quants
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from numpy.typing import NDArray
+
+from .checkpoint.base import RawTensor
+from .errors import UnsupportedModelError
+
+PackedKind = Literal["f32", "f16", "bf16", "q8", "q4", "q4m"]
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+
+# Relative error of a matrix product, ||got - exact|| / ||exact||, and where it comes from.
+FLOAT_ERROR = 1e-5  # float32 sums in another order; the weights themselves are exact
+INT8_ERROR = 0.01  # activations rounded to int8 in groups of 32 cost about 0.5 %
+REENCODED_ERROR = 0.014  # as INT8_ERROR, and the weights rounded to int8 in groups of 32 once more
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFormat:
+    """How a tensor format is laid out and what becomes of it.
+
+    block: elements per block along a row; block_bytes: bytes of one block.
+    dequantise: uint8 (..., bytes per row) -> float32 (..., elements per row).
+    packed: the runtime kind it is packed into; exact: whether that kind holds the same numbers.
+    product_error: the budget for the relative error of a matrix product with the packed weights.
+    """
+
+    name: str
+    block: int
+    block_bytes: int
+    dequantise: Callable[[Bytes], Floats]
+    packed: PackedKind
+    exact: bool
+    product_error: float
+
+    def row_bytes(self, columns: int) -> int:
+        """Bytes of a row of `columns` elements, which must be whole blocks."""
+        return columns // self.block * self.block_bytes
+
+
+def _row(name: str, packed: PackedKind, exact: bool, product_error: float) -> WeightFormat:
+    kind = GGMLQuantizationType[name]
+    block, block_bytes = GGML_QUANT_SIZES[kind]
+
+    def dequantise(data: Bytes) -> Floats:
+        values: Floats = quants.dequantize(np.ascontiguousarray(data), kind)
+        return values.astype(np.float32, copy=False)
+
+    return WeightFormat(name, block, block_bytes, dequantise, packed, exact, product_error)
+
+
+FORMATS: Mapping[str, WeightFormat] = MappingProxyType(
+    {
+        row.name: row
+        for row in (
+            _row("F32", "f32", True, FLOAT_ERROR),
+            _row("F16", "f16", True, FLOAT_ERROR),
+            _row("BF16", "bf16", True, FLOAT_ERROR),
+            _row("Q4_0", "q4", True, INT8_ERROR),
+            _row("Q4_1", "q4m", True, INT8_ERROR),
+            _row("Q5_0", "q8", True, INT8_ERROR),
+            _row("Q5_1", "q8", False, REENCODED_ERROR),
+            _row("Q8_0", "q8", True, INT8_ERROR),
+            # The 6-bit sub-block scales and minima are multiplied out to float16, which rounds them.
+            _row("Q4_K", "q4m", False, INT8_ERROR),
+            _row("Q5_K", "q8", False, REENCODED_ERROR),
+            _row("Q6_K", "q8", False, REENCODED_ERROR),
+        )
+    }
+)
+
+
+def format_of(tensor: RawTensor) -> WeightFormat:
+    """The tensor's row of the table; UnsupportedModelError if there is none."""
+    row = FORMATS.get(tensor.format)
+    if row is None:
+        raise UnsupportedModelError(
+            f"{tensor.file}: tensor {tensor.name!r} has the format {tensor.format}, which is not supported; "
+            f"use a file in {', '.join(FORMATS)}"
+        )
+    return row
+
+
+def dequantise(tensor: RawTensor) -> Floats:
+    """The whole tensor as float32 in its logical shape."""
+    return format_of(tensor).dequantise(tensor.data).reshape(tensor.shape)

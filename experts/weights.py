@@ -1,0 +1,144 @@
+"""A model's tensors by canonical role, whatever the container calls them and however it stores the experts."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .architectures import Architecture, Source, biases_of
+from .checkpoint.base import Checkpoint, RawTensor
+from .errors import CheckpointError
+from .formats import Floats, dequantise, format_of
+from .roles import Shape, role_shapes
+from .spec import ModelSpec
+
+ROTATED = {"q", "k", "q_bias", "k_bias"}  # roles whose rows rope turns
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a role was found: one tensor, or one for each expert; of each the rows of `source.part`."""
+
+    source: Source
+    tensors: tuple[RawTensor, ...]
+
+
+class Weights:
+    """The tensors of a model, all found and their shapes and formats checked before any data is read.
+
+    Raises CheckpointError for a missing or misshapen tensor, UnsupportedModelError for a format that is not supported.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, architecture: Architecture, spec: ModelSpec) -> None:
+        self._checkpoint = checkpoint
+        self._names = architecture.gguf_names if checkpoint.source == "gguf" else architecture.config_names
+        self._unturn = checkpoint.source == "gguf" and architecture.gguf_adjacent_rope
+        self._spec = spec
+        self._shapes = role_shapes(spec, biases_of(architecture, checkpoint))
+        self._places = {role: self._find(role, shape) for role, shape in self._shapes.items()}
+
+    @property
+    def roles(self) -> Iterable[str]:
+        """All roles that the model has, in the order of its layers."""
+        return self._places.keys()
+
+    def has(self, role: str) -> bool:
+        return role in self._places
+
+    def tensor(self, role: str) -> RawTensor:
+        """The tensor in the file's own format: a view on the file, but for Q and K rows that had to be put in order.
+
+        Raises ValueError for a bank whose experts lie in separate tensors: those have only `expert`.
+        """
+        place = self._places[role]
+        if len(place.tensors) > 1:
+            raise ValueError(f"{role} has a tensor for each expert; ask for them one by one")
+        tensor = _part(place.tensors[0], place.source)
+        shape = self._shapes[role]
+        tensor = replace(tensor, shape=shape, data=tensor.data.reshape(*shape[:-1], tensor.data.shape[-1]))
+        last = role.rsplit(".", 1)[-1]
+        if self._unturn and last in ROTATED:
+            return _half_split(tensor, self._spec.num_heads if last[0] == "q" else self._spec.num_kv_heads)
+        return tensor
+
+    def expert(self, role: str, expert: int) -> RawTensor:
+        """One expert of a bank, shape (rows, columns)."""
+        place = self._places[role]
+        if place.source.per_expert:
+            return place.tensors[expert]
+        bank = self.tensor(role)
+        return replace(bank, shape=bank.shape[1:], data=bank.data[expert])
+
+    def dense(self, role: str) -> Floats:
+        """The whole tensor as float32 in its logical shape."""
+        if self._places[role].source.per_expert:
+            return np.stack([self.dense_expert(role, expert) for expert in range(self._shapes[role][0])])
+        return dequantise(self.tensor(role))
+
+    def dense_expert(self, role: str, expert: int) -> Floats:
+        """One expert of a bank as float32, shape (rows, columns)."""
+        return dequantise(self.expert(role, expert))
+
+    def _find(self, role: str, shape: Shape) -> _Place:
+        sources, layer = self._sources(role)
+        for source in sources:
+            if source.template.format(i=layer, e=0) in self._checkpoint.tensors:
+                return self._check(source, layer, role, shape)
+        if role == "head" and self._head_is_tied():
+            return self._find("embed", shape)
+        raise self._missing(sources[0].template.format(i=layer, e=0), role, shape)
+
+    def _sources(self, role: str) -> tuple[tuple[Source, ...], str]:
+        if role.startswith("layers."):
+            _, layer, name = role.split(".", 2)
+            return self._names[name], layer
+        if role == "head" and self._checkpoint.source == "safetensors" and self._head_is_tied():
+            return (), ""  # a stored head would be a stale copy
+        return self._names[role], ""
+
+    def _head_is_tied(self) -> bool:
+        """A GGUF file leaves a tied head out; a config.json says it."""
+        return self._checkpoint.source == "gguf" or self._checkpoint.metadata.get("tie_word_embeddings") is True
+
+    def _check(self, source: Source, layer: str, role: str, shape: Shape) -> _Place:
+        stored = shape[1:] if source.per_expert else shape
+        stored = (*stored[:-2], stored[-2] * source.parts, stored[-1]) if source.parts > 1 else stored
+        tensors = []
+        for expert in range(shape[0] if source.per_expert else 1):
+            name = source.template.format(i=layer, e=expert)
+            tensor = self._checkpoint.tensors.get(name)
+            if tensor is None:
+                raise self._missing(name, role, stored)
+            # Some containers flatten the single row of a gate.
+            if tensor.shape != stored and not (stored[0] == 1 and tensor.shape == stored[1:]):
+                raise CheckpointError(
+                    f"{tensor.file}: tensor {name!r} has the shape {tensor.shape}, {stored} expected from the model's "
+                    "sizes; the file does not fit its metadata, download or convert the model again"
+                )
+            format_of(tensor)
+            tensors.append(tensor)
+        return _Place(source, tuple(tensors))
+
+    def _missing(self, name: str, role: str, shape: Shape) -> CheckpointError:
+        return CheckpointError(
+            f"{self._checkpoint.path}: tensor {name!r} of shape {shape} ({role}) is missing; "
+            "the file is incomplete, download or convert the model again"
+        )
+
+
+def _part(tensor: RawTensor, source: Source) -> RawTensor:
+    """The rows of the source's part, on the second last axis."""
+    if source.parts == 1:
+        return tensor
+    rows = tensor.shape[-2] // source.parts
+    data = tensor.data[..., source.part * rows : (source.part + 1) * rows, :]
+    return replace(tensor, shape=(*tensor.shape[:-2], rows, tensor.shape[-1]), data=data)
+
+
+def _half_split(tensor: RawTensor, num_heads: int) -> RawTensor:
+    """Rows from adjacent-pair order (0, 1 turn together) to half-split order (0 turns with head_dim / 2)."""
+    rows = np.arange(tensor.shape[0]).reshape(num_heads, -1, 2).swapaxes(1, 2).reshape(-1)
+    if len(tensor.shape) == 2:
+        return replace(tensor, data=tensor.data[rows])
+    elements = tensor.data.reshape(tensor.shape[0], -1)  # a vector: its elements are the rows
+    return replace(tensor, data=elements[rows].reshape(-1))

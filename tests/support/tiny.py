@@ -1,0 +1,254 @@
+"""Tiny random models of every architecture, in both containers, with a byte-level tokenizer that both can carry."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+import transformers
+from gguf import GGMLQuantizationType
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from support.k_quants import quantise_k
+
+ARCHITECTURES = ("llama", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
+GGUF_NAMES = {"llama": "llama", "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "olmoe": "olmoe"}
+SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+MERGES = (
+    "t h", "i n", "e r", "a n", "o n", "e n", "r e", "o r", "i t", "a t", "e s", "o u", "i s", "a r", "s t", "l l",
+    "th e", "Ġ t", "Ġ a", "Ġ s", "Ġ w", "Ġ o", "Ġ b", "Ġ c", "Ġ i", "Ġ the", "Ġ in", "Ġ an", "an d", "Ġan d", "in g",
+    "er e", "Ġ h", "Ġ m", "Ġ f", "Ġ p", "Ġ d", "l e", "v e", "h e", "Ġ l", "Ġ is", "Ġ re", "i on", "c h", "o w", "e d",
+    "a l", "r o", "i c", "Ġ n", "Ġ y", "Ġy ou", "o m", "l o", "e l", "Ġh e", "Ġw h", "Ġ g", "u t", "k e",
+)  # fmt: skip
+VOCAB_SIZE = 256 + len(MERGES) + len(SPECIALS)  # 320
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+def config(architecture: str, **overrides: Any) -> transformers.PretrainedConfig:
+    """A small config: sizes are multiples of 32, so that 32-blocks fit every matrix."""
+    values: dict[str, Any] = {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False,
+        "bos_token_id": None,
+        "eos_token_id": VOCAB_SIZE - 1,
+        "pad_token_id": None,
+        **_OWN[architecture],
+        **overrides,
+    }
+    return transformers.AutoConfig.for_model(architecture, **values)
+
+
+_OWN: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen2_moe": {
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 64,
+        "shared_expert_intermediate_size": 96,
+    },
+    "qwen3_moe": {
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 96,
+        "head_dim": 32,
+        "norm_topk_prob": True,
+        "rope_theta": 1e6,
+    },
+    "olmoe": {"num_experts": 8, "num_experts_per_tok": 2, "num_key_value_heads": 4},
+}
+
+
+def build(architecture: str, seed: int = 0, **overrides: Any) -> Any:
+    """A float32 transformers model with random weights, norms and biases, far enough from zero for spread logits."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = transformers.AutoModelForCausalLM.from_config(config(architecture, **overrides), dtype=torch.float32)
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                torch.nn.init.uniform_(parameter, 0.5, 1.5)
+            elif parameter.ndim == 1:
+                torch.nn.init.normal_(parameter, std=0.3)
+            elif "embed_tokens" in name:
+                torch.nn.init.normal_(parameter, std=1.0)
+            else:
+                torch.nn.init.normal_(parameter, std=1.5 * parameter.shape[-1] ** -0.5)
+    return model.eval()
+
+
+def write_hf(path: Path, architecture: str, dtype: str = "float32", seed: int = 0, **overrides: Any) -> Any:
+    """Write a safetensors folder with tokenizer; returns the transformers model (float32) with the written weights."""
+    model = build(architecture, seed, **overrides).to(getattr(torch, dtype))
+    path.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(path)
+    write_tokenizer(path)
+    return model.float()
+
+
+def logits(model: Any, tokens: list[int]) -> np.ndarray:
+    """float32 (tokens, vocabulary) of the transformers model."""
+    with torch.no_grad():
+        return model(torch.tensor([tokens])).logits[0].float().numpy()
+
+
+def tokens() -> list[str]:
+    """The vocabulary by id: 256 bytes, the merges, the specials."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    return [*alphabet, *(merge.replace(" ", "") for merge in MERGES), *SPECIALS]
+
+
+def write_tokenizer(folder: Path) -> None:
+    """tokenizer.json and tokenizer_config.json of the tiny vocabulary."""
+    vocabulary = {token: index for index, token in enumerate(tokens()[: -len(SPECIALS)])}
+    merges = [tuple(merge.split(" ")) for merge in MERGES]
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": SPECIALS[2],
+        "add_bos_token": False,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def write_gguf(path: Path, architecture: str, quantisation: str = "F32", seed: int = 0, **overrides: Any) -> Any:
+    """Write a .gguf file; returns the float32 transformers model whose weights were converted.
+
+    Matrices get the format, norms, biases and routers stay F32. K formats need rows of whole 256-blocks (see overrides).
+    """
+    model = build(architecture, seed, **overrides)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer = gguf.GGUFWriter(path, GGUF_NAMES[architecture])
+    _write_keys(writer, architecture, model.config)
+    _write_vocabulary(writer)
+    for name, tensor in _gguf_tensors(architecture, model):
+        _write_tensor(writer, name, tensor, quantisation)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return model
+
+
+def _write_keys(writer: gguf.GGUFWriter, architecture: str, cfg: Any) -> None:
+    head_dim = getattr(cfg, "head_dim", None) or cfg.hidden_size // cfg.num_attention_heads
+    writer.add_name(f"tiny-{architecture}")
+    writer.add_block_count(cfg.num_hidden_layers)
+    writer.add_context_length(cfg.max_position_embeddings)
+    writer.add_embedding_length(cfg.hidden_size)
+    writer.add_feed_forward_length(cfg.intermediate_size)
+    writer.add_head_count(cfg.num_attention_heads)
+    writer.add_head_count_kv(cfg.num_key_value_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_rope_freq_base(cfg.rope_parameters["rope_theta"])
+    writer.add_layer_norm_rms_eps(cfg.rms_norm_eps)
+    writer.add_vocab_size(cfg.vocab_size)
+    if architecture == "llama":
+        return
+    writer.add_expert_count(cfg.num_local_experts if architecture == "mixtral" else cfg.num_experts)
+    writer.add_expert_used_count(cfg.num_experts_per_tok)
+    if architecture in ("qwen2_moe", "qwen3_moe"):
+        writer.add_expert_feed_forward_length(cfg.moe_intermediate_size)
+    if architecture == "qwen2_moe":
+        writer.add_expert_shared_feed_forward_length(cfg.shared_expert_intermediate_size)
+    if getattr(cfg, "clip_qkv", None) is not None:
+        writer.add_clamp_kqv(cfg.clip_qkv)
+
+
+def _write_vocabulary(writer: gguf.GGUFWriter) -> None:
+    special = len(SPECIALS)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens())
+    writer.add_token_types([gguf.TokenType.NORMAL] * (VOCAB_SIZE - special) + [gguf.TokenType.CONTROL] * special)
+    writer.add_token_merges(list(MERGES))
+    writer.add_bos_token_id(VOCAB_SIZE - 3)
+    writer.add_eos_token_id(VOCAB_SIZE - 1)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(CHAT_TEMPLATE)
+
+
+_SIMPLE = {
+    "input_layernorm.weight": "attn_norm.weight",
+    "post_attention_layernorm.weight": "ffn_norm.weight",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "mlp.gate.weight": "ffn_gate_inp.weight",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    "mlp.shared_expert_gate.weight": "ffn_gate_inp_shexp.weight",
+}
+_TOP = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+
+
+def _gguf_tensors(architecture: str, model: Any) -> list[tuple[str, np.ndarray]]:
+    found = []
+    heads = {"attn_q.": model.config.num_attention_heads, "attn_k.": model.config.num_key_value_heads}
+    for name, parameter in model.named_parameters():
+        value = parameter.detach().float().numpy()
+        if name in _TOP:
+            found.append((_TOP[name], value))
+            continue
+        _, _, layer, rest = name.split(".", 3)
+        block = f"blk.{layer}."
+        if rest == "mlp.experts.gate_up_proj":
+            gate, up = np.split(value, 2, axis=1)
+            found += [(block + "ffn_gate_exps.weight", gate), (block + "ffn_up_exps.weight", up)]
+        elif rest == "mlp.experts.down_proj":
+            found.append((block + "ffn_down_exps.weight", value))
+        else:
+            old = next(key for key in sorted(_SIMPLE, key=len, reverse=True) if rest.startswith(key))
+            new = rest.replace(old, _SIMPLE[old])
+            if GGUF_NAMES[architecture] == "llama" and new[:7] in heads:
+                value = adjacent_pairs(value, heads[new[:7]])
+            if new == "ffn_gate_inp_shexp.weight":
+                value = value.reshape(-1)
+            found.append((block + new, value))
+    return found
+
+
+def adjacent_pairs(value: np.ndarray, heads: int) -> np.ndarray:
+    """Rows from half-split to adjacent-pair rope order, as llama's GGUF files have them."""
+    return value.reshape(heads, 2, -1, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
+
+
+def _write_tensor(writer: gguf.GGUFWriter, name: str, value: np.ndarray, quantisation: str) -> None:
+    if value.ndim == 1 or "norm" in name or "ffn_gate_inp" in name:
+        quantisation = "F32"
+    kind = GGMLQuantizationType[quantisation]
+    value = np.ascontiguousarray(value, dtype=np.float32)
+    if quantisation.endswith("_K"):
+        writer.add_tensor(name, quantise_k(value, quantisation), raw_dtype=kind)
+    else:
+        writer.add_tensor(name, gguf.quants.quantize(value, kind), raw_dtype=kind)
