@@ -1,0 +1,292 @@
+"""Scheduler: which request gets how many tokens in the next step.
+
+One idea: a step gives each request some tokens so that what is computed catches up with what is known. A decoding
+request is one token behind, a new prompt is many behind, a prefix hit starts less far behind, a preempted request
+starts again with its outputs as known tokens. There are no phases.
+
+Running requests come first, in the order of their admission; new ones are admitted first come, first served, each
+with room for its whole prompt. When blocks run out, the request admitted last gives its own back. So the oldest
+request always makes progress, and nothing can deadlock.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
+
+from .budget import StepBudget
+from .errors import ContextLengthError, InvalidRequestError, OverloadedError
+from .kv_cache import BlockPool, BlockTable
+from .messages import Finished, FinishReason, Submit
+from .sequence import Sequence
+from .step import Chunk, StepPlan
+
+_RETRY_AFTER_S = (1.0, 600.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step brought to one request: a token to send, the end, or both.
+
+    row: index of its logits in the step. token_id: None if the sampled token is a stop token, which is not sent.
+    """
+
+    request_id: str
+    row: int
+    token_id: int | None
+    finished: Finished | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerStats:
+    """A snapshot for metrics. The first five are gauges, the others count since the start."""
+
+    num_running: int
+    num_waiting: int
+    num_waiting_tokens: int
+    num_blocks: int
+    num_free_blocks: int
+    num_preemptions: int
+    num_rejected: int
+    num_prefix_queried_tokens: int
+    num_prefix_hit_tokens: int
+    num_finished: dict[FinishReason, int]
+
+
+class Scheduler:
+    """Queue, running set and block tables of all requests. Single-threaded: schedule, run the plan, commit, repeat.
+
+    max_step_tokens bounds a step, max_running the requests in it; max_queued and max_queued_tokens bound what waits.
+    A sequence, prompt and outputs, holds at most `max_context` tokens, or what the pool holds if that is less.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        max_running: int,
+        max_step_tokens: int,
+        max_context: int,
+        max_queued: int,
+        max_queued_tokens: int,
+        budget: StepBudget,
+    ) -> None:
+        if not 1 <= max_running <= max_step_tokens:
+            raise ValueError(f"max_running {max_running} must lie between 1 and max_step_tokens {max_step_tokens}")
+        if max_queued < 1:
+            raise ValueError(f"max_queued {max_queued} must be at least 1: a request waits for the next step")
+        self.pool = pool
+        self.max_running = max_running
+        self.max_step_tokens = max_step_tokens
+        self.max_context = min(max_context, pool.num_blocks * pool.block_size)
+        self.max_queued = max_queued
+        self.max_queued_tokens = max_queued_tokens
+        self.budget = budget
+        self.num_preemptions = 0
+        self.num_rejected = 0
+        self.num_finished: Counter[FinishReason] = Counter()
+        self._waiting: deque[Sequence] = deque()  # preempted ones in front
+        self._running: list[Sequence] = []
+        self._sequences: dict[str, Sequence] = {}  # all that have not ended
+        self._plan: StepPlan | None = None  # the step under way, and its sequences chunk by chunk
+        self._in_step: list[Sequence] = []
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._sequences)
+
+    def submit(self, submit: Submit) -> None:
+        """Queue a request. Raises InvalidRequestError, ContextLengthError or OverloadedError; then it is forgotten."""
+        length = len(submit.prompt)
+        if submit.request_id in self._sequences:
+            raise InvalidRequestError(f"request id {submit.request_id!r} is already in use", "request_id")
+        if length == 0:
+            raise InvalidRequestError("the prompt is empty; it must hold at least one token", "prompt")
+        if length >= self.max_context:
+            raise ContextLengthError(
+                f"the prompt has {length} tokens, but prompt and answer together may have at most {self.max_context}; "
+                f"shorten it to {self.max_context - 1} or less",
+                "prompt",
+            )
+        self._check_queue(length)
+        sequence = Sequence(submit, BlockTable(list(submit.prompt), submit.cache_salt))
+        self._sequences[submit.request_id] = sequence
+        self._waiting.append(sequence)
+
+    def schedule(self) -> StepPlan:
+        """Plan the next step. Each plan is given to `commit` or `discard` before the next one is made."""
+        if self._plan is not None:
+            raise RuntimeError("the last step is neither committed nor discarded")
+        num_decoders = sum(sequence.num_behind == 1 for sequence in self._running)
+        prefill_left = min(self.budget.prefill_tokens(num_decoders), self.max_step_tokens - num_decoders)
+        num_preemptions = self.num_preemptions
+        chunks: list[Chunk] = []
+        for sequence in self._serve_running():
+            count = 1 if sequence.num_behind == 1 else min(sequence.num_behind, prefill_left)
+            prefill_left -= count if sequence.num_behind > 1 else 0
+            if count:
+                chunks.append(self._chunk(sequence, count))
+        if self.num_preemptions == num_preemptions:  # else the blocks that came free are spoken for
+            while prefill_left > 0 and (admitted := self._admit()) is not None:
+                count = min(admitted.num_behind, prefill_left)
+                prefill_left -= count
+                chunks.append(self._chunk(admitted, count))
+        self._plan = StepPlan(tuple(chunks))
+        self._in_step = [self._sequences[chunk.request_id] for chunk in chunks]
+        return self._plan
+
+    def commit(self, plan: StepPlan, sampled: Tokens[int], seconds: float) -> list[Outcome]:
+        """Take in a step that ran for `seconds`: `sampled` holds a token id per chunk with `sample`, in plan order.
+
+        Requests that were aborted meanwhile have no outcome, but what was computed for them stays in the prefix cache.
+        """
+        sequences = self._close_step(plan)
+        if len(sampled) != sum(chunk.sample for chunk in plan.chunks):
+            raise RuntimeError(f"{len(sampled)} sampled tokens do not match the plan's chunks")
+        self._observe(plan, seconds)
+        outcomes: list[Outcome] = []
+        row = -1
+        for sequence, chunk in zip(sequences, plan.chunks, strict=True):
+            row += chunk.sample
+            sequence.num_computed += len(chunk.tokens)
+            self.pool.register(sequence.table, sequence.num_computed)
+            if sequence.ended:
+                self.pool.release(sequence.table)
+            elif chunk.sample:
+                outcomes.append(self._append(sequence, row, sampled[row]))
+        return outcomes
+
+    def discard(self, plan: StepPlan) -> None:
+        """Forget a step that failed. Its requests are where they were before it, except those aborted meanwhile."""
+        for sequence in self._close_step(plan):
+            if sequence.ended:
+                self.pool.release(sequence.table)
+
+    def abort(self, request_id: str, reason: FinishReason = "abort") -> Finished | None:
+        """End a request in any state; None if it has ended before. `reason` "stop": its text has met a stop string.
+
+        Blocks that the step under way writes are freed when that step is committed or discarded.
+        """
+        sequence = self._sequences.get(request_id)
+        return None if sequence is None else self._end(sequence, reason)
+
+    def sequence(self, request_id: str) -> Sequence:
+        """The request's tokens and sampling parameters, also if it was aborted during the step. Raises KeyError."""
+        for sequence in self._in_step:
+            if sequence.request_id == request_id:
+                return sequence
+        return self._sequences[request_id]
+
+    @property
+    def request_ids(self) -> list[str]:
+        """All requests that have not ended."""
+        return list(self._sequences)
+
+    @property
+    def stats(self) -> SchedulerStats:
+        return SchedulerStats(
+            num_running=len(self._running),
+            num_waiting=len(self._waiting),
+            num_waiting_tokens=sum(len(sequence.tokens) for sequence in self._waiting),
+            num_blocks=self.pool.num_blocks,
+            num_free_blocks=self.pool.num_free,
+            num_preemptions=self.num_preemptions,
+            num_rejected=self.num_rejected,
+            num_prefix_queried_tokens=self.pool.num_queried_tokens,
+            num_prefix_hit_tokens=self.pool.num_hit_tokens,
+            num_finished=dict(self.num_finished),
+        )
+
+    def check_integrity(self) -> None:
+        """Audit requests against blocks. Raises RuntimeError with the numbers. When nothing runs, all are free."""
+        if len(self._waiting) + len(self._running) != len(self._sequences):
+            raise RuntimeError(
+                f"{len(self._waiting)} waiting + {len(self._running)} running are not {len(self._sequences)} requests"
+            )
+        ending = [sequence for sequence in self._in_step if sequence.ended]
+        self.pool.check_integrity(sequence.table for sequence in [*self._running, *self._waiting, *ending])
+
+    def _serve_running(self) -> Iterator[Sequence]:
+        """Running sequences in order, each with room for its next token; the last ones are preempted to make room."""
+        i = 0
+        while i < len(self._running):
+            sequence = self._running[i]
+            while i < len(self._running) and not self.pool.extend(sequence.table, sequence.num_computed + 1):
+                self._preempt()
+            if i < len(self._running):  # else it was the last and left itself
+                yield sequence
+            i += 1
+
+    def _preempt(self) -> None:
+        sequence = self._running.pop()
+        self.pool.release(sequence.table)
+        sequence.num_computed = 0
+        self._waiting.appendleft(sequence)
+        self.num_preemptions += 1
+
+    def _admit(self) -> Sequence | None:
+        """Start the first waiting request, if all its known tokens fit and each running one can still grow by a block.
+
+        Nobody overtakes it: a long prompt that waits for room would never find it.
+        """
+        if not self._waiting or len(self._running) == self.max_running:
+            return None
+        sequence = self._waiting[0]
+        table, pool = sequence.table, self.pool
+        hits = pool.match_prefix(table)
+        if pool.num_needed(len(table.tokens), hits) + len(self._running) > pool.num_free:
+            return None
+        pool.open(table, hits, len(table.tokens))
+        sequence.num_computed = len(hits) * pool.block_size
+        if sequence.num_cached is None:
+            sequence.num_cached = sequence.num_computed
+        self._running.append(self._waiting.popleft())
+        return sequence
+
+    def _chunk(self, sequence: Sequence, count: int) -> Chunk:
+        start, end = sequence.num_computed, sequence.num_computed + count
+        return Chunk(
+            request_id=sequence.request_id,
+            tokens=sequence.tokens[start:end],
+            start=start,
+            block_table=sequence.table.blocks[: -(-end // self.pool.block_size)],
+            sample=end == len(sequence.tokens),
+        )
+
+    def _append(self, sequence: Sequence, row: int, token_id: int) -> Outcome:
+        sequence.tokens.append(token_id)
+        reason, stop_token = sequence.stop_reason(self.max_context)
+        finished = None if reason is None else self._end(sequence, reason, stop_token)
+        return Outcome(sequence.request_id, row, token_id if stop_token is None else None, finished)
+
+    def _end(self, sequence: Sequence, reason: FinishReason, stop_token: int | None = None) -> Finished:
+        del self._sequences[sequence.request_id]
+        (self._running if sequence in self._running else self._waiting).remove(sequence)
+        sequence.ended = True
+        if sequence not in self._in_step:
+            self.pool.release(sequence.table)
+        self.num_finished[reason] += 1
+        return sequence.finished(reason, stop_token)
+
+    def _close_step(self, plan: StepPlan) -> list[Sequence]:
+        if plan is not self._plan:
+            raise RuntimeError("this plan is not the step under way")
+        sequences, self._plan, self._in_step = self._in_step, None, []
+        return sequences
+
+    def _observe(self, plan: StepPlan, seconds: float) -> None:
+        num_decode = sum(len(chunk.tokens) == 1 for chunk in plan.chunks)
+        self.budget.observe(plan.num_tokens - num_decode, num_decode, seconds)
+
+    def _check_queue(self, length: int) -> None:
+        queued = [sequence.num_prompt_tokens for sequence in self._waiting if sequence.num_cached is None]
+        if len(queued) < self.max_queued and (not queued or sum(queued) + length <= self.max_queued_tokens):
+            return
+        self.num_rejected += 1
+        rate, (low, high) = self.budget.prefill_rate, _RETRY_AFTER_S
+        retry_after = low if rate is None else min(max(sum(queued) / rate, low), high)
+        raise OverloadedError(
+            f"{len(queued)} requests with {sum(queued)} prompt tokens are waiting (at most {self.max_queued} with "
+            f"{self.max_queued_tokens}); retry in {retry_after:.0f} s",
+            retry_after,
+        )

@@ -1,0 +1,69 @@
+"""Sequence: one request on its way through the scheduler."""
+
+from dataclasses import dataclass
+
+from .kv_cache import BlockTable
+from .messages import Finished, FinishReason, Submit, Usage
+from .request import SamplingParams
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request's tokens, and how far they are computed. `tokens` is the prompt and then the outputs, append-only."""
+
+    submit: Submit
+    table: BlockTable
+    num_computed: int = 0
+    num_cached: int | None = None  # prompt tokens found in the cache at the first admission
+    ended: bool = False
+
+    @property
+    def request_id(self) -> str:
+        return self.submit.request_id
+
+    @property
+    def sampling(self) -> SamplingParams:
+        return self.submit.sampling
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.table.tokens
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.submit.prompt)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Also the index of the output that is sampled next."""
+        return len(self.table.tokens) - len(self.submit.prompt)
+
+    @property
+    def output_tokens(self) -> list[int]:
+        return self.table.tokens[len(self.submit.prompt) :]
+
+    @property
+    def num_behind(self) -> int:
+        """Known tokens that are not computed yet; 1 for a sequence that decodes."""
+        return len(self.table.tokens) - self.num_computed
+
+    def stop_reason(self, max_context: int) -> tuple[FinishReason | None, int | None]:
+        """Whether the last token ends the sequence: the reason, and the token if it is a stop token.
+
+        Before `min_tokens` outputs no token stops.
+        """
+        token, sampling = self.table.tokens[-1], self.submit.sampling
+        is_eos = token in self.submit.eos_token_ids and not sampling.ignore_eos
+        if self.num_output_tokens > sampling.min_tokens and (is_eos or token in sampling.stop_token_ids):
+            return "stop", token
+        if self.num_output_tokens >= sampling.max_tokens or len(self.table.tokens) >= max_context:
+            return "length", None
+        return None, None
+
+    def finished(self, reason: FinishReason, stop_token: int | None = None) -> Finished:
+        usage = Usage(
+            prompt_tokens=self.num_prompt_tokens,
+            cached_tokens=self.num_cached or 0,
+            completion_tokens=self.num_output_tokens,
+        )
+        return Finished(request_id=self.request_id, reason=reason, usage=usage, stop_token=stop_token)
