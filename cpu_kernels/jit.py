@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import llvmlite
 import numba
@@ -34,11 +34,9 @@ if not config.CACHE_DIR:
 
 def kernel(function: F) -> F:
     """Compile `function` for arrays and scalars: no GIL, cached. Arithmetic stays strict; reductions are explicit."""
-    compiled: F = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
-    return compiled
+    return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy")(function))
 
 
-def intrinsic(function: F) -> F:
+def intrinsic(function: Callable[..., Any]) -> Any:
     """An instruction of our own: `function(typing_context, *types)` returns (signature, code generator)."""
-    wrapped: F = _intrinsic(function)
-    return wrapped
+    return _intrinsic(function)

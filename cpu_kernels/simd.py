@@ -45,6 +45,10 @@ class Emit:
         kind = ir.FunctionType(result, [a.type for a in arguments])
         return self.b.call(cgutils.get_or_insert_function(self.b.module, kind, name), arguments)
 
+    def vector(self, element: Any, lanes: int = LANES) -> Any:
+        """The LLVM type of `lanes` elements."""
+        return ir.VectorType(element, lanes)
+
     # -- memory
     def load(self, kind: Any, pointer: Value, offset: Value | int = 0, align: int = 1) -> Value:
         value = self.b.load(self.b.bitcast(self.at(pointer, offset), kind.as_pointer()))
@@ -53,6 +57,23 @@ class Emit:
 
     def store(self, value: Value, pointer: Value, offset: Value | int = 0, align: int = 1) -> None:
         self.b.store(value, self.b.bitcast(self.at(pointer, offset), value.type.as_pointer())).align = align
+
+    def lanes_below(self, count: Value) -> Value:
+        """Which of 16 lanes are below `count` (i64; may be negative or above 16, within 32 bits)."""
+        numbers = ir.Constant(i32x16, list(range(LANES)))
+        return self.b.icmp_signed("<", numbers, self.splat(self.b.trunc(count, i32)))
+
+    def load_some(self, pointer: Value, offset: Value | int, count: Value) -> Value:
+        """The first `count` float32 at the address, 0 in the other lanes; nothing beyond them is touched."""
+        source = self.b.bitcast(self.at(pointer, offset), f32x16.as_pointer())
+        arguments = [source, ir.Constant(i32, 4), self.lanes_below(count), self.zero()]
+        return self.call("llvm.masked.load.v16f32.p0", f32x16, arguments)
+
+    def store_some(self, value: Value, pointer: Value, offset: Value | int, count: Value) -> None:
+        """Store the first `count` lanes of an f32x16."""
+        target = self.b.bitcast(self.at(pointer, offset), f32x16.as_pointer())
+        arguments = [value, target, ir.Constant(i32, 4), self.lanes_below(count)]
+        self.call("llvm.masked.store.v16f32.p0", ir.VoidType(), arguments)
 
     # -- vectors
     def splat(self, scalar: Value, lanes: int = LANES) -> Value:
@@ -75,6 +96,19 @@ class Emit:
 
     def maximum(self, a: Value, b: Value) -> Value:
         return self.b.select(self.b.fcmp_ordered(">", a, b), a, b)
+
+    def minimum(self, a: Value, b: Value) -> Value:
+        return self.b.select(self.b.fcmp_ordered("<", a, b), a, b)
+
+    def absolute(self, a: Value) -> Value:
+        return self.b.bitcast(self.b.and_(self.b.bitcast(a, i32x16), self.constant(i32x16, 0x7FFFFFFF)), f32x16)
+
+    def round(self, a: Value) -> Value:
+        """To the nearest integer, halves to even."""
+        return self.call("llvm.roundeven.v16f32" if self.tier.half else "llvm.rint.v16f32", f32x16, [a])
+
+    def square_root(self, a: Value) -> Value:
+        return self.call("llvm.sqrt.f32", f32, [a])
 
     def shuffle(self, a: Value, order: Sequence[int]) -> Value:
         mask = ir.Constant(ir.VectorType(i32, len(order)), list(order))
@@ -161,13 +195,11 @@ class Emit:
 
     # -- elementary functions
     def exp(self, x: Value) -> Value:
-        """e^x of f32x16 within 2 ulp: 2^n times a degree-6 polynomial on [-ln2/2, ln2/2]; 0 below -87."""
+        """e^x of f32x16 within 2 ulp: 2^n times a degree-6 polynomial on [-ln2/2, ln2/2]; 0 below -87, NaN of NaN."""
         low = self.b.fcmp_ordered("<", x, self.constant(f32x16, -87.0))
-        x = self.maximum(x, self.constant(f32x16, -87.0))
-        x = self.b.select(self.b.fcmp_ordered("<", x, self.constant(f32x16, 88.0)), x, self.constant(f32x16, 88.0))
-        n = self.call("llvm.roundeven.v16f32" if self.tier.half else "llvm.rint.v16f32", f32x16, [
-            self.b.fmul(x, self.constant(f32x16, 1.4426950408889634))
-        ])  # fmt: skip
+        # this operand order lets NaN through
+        x = self.minimum(self.constant(f32x16, 88.0), self.maximum(self.constant(f32x16, -87.0), x))
+        n = self.round(self.b.fmul(x, self.constant(f32x16, 1.4426950408889634)))
         r = self.fma(n, self.constant(f32x16, -0.693359375), x)
         r = self.fma(n, self.constant(f32x16, 2.12194440e-4), r)
         y = self.constant(f32x16, 1.0 / 720.0)

@@ -1,0 +1,90 @@
+"""Adding the experts' outputs to the residual stream, in rank order."""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from .descriptor import COUNTER, N_TOKENS, slots
+from .jit import kernel
+from .memory import atomic_add, read_f32
+from .routing import exp_of
+from .simd import Emit, Value, f32, f32x16, i64, micro_kernel
+
+FIELDS = ("x", "x_stride", "n", "outs", "outs_stride", "top_k", "position", "weights", "gate", "gate_stride")
+(X, X_STRIDE, N, OUTS, OUTS_STRIDE, TOP_K, POSITION, WEIGHTS, GATE, GATE_STRIDE) = slots(FIELDS)
+UNROLL = 4  # vectors of 16 columns that share the loop over the experts
+
+
+def _weight(e: Emit, weights: Value, choice: Value) -> Value:
+    """weights[choice], or 1 where there are no weights."""
+    before = e.b.block
+    with e.b.if_then(e.b.icmp_signed("!=", weights, e.const(0))):
+        inside = e.b.block
+        loaded = e.load(f32, e.pointer(weights), e.b.shl(choice, e.const(2)), 4)
+    weight = e.b.phi(f32)
+    weight.add_incoming(ir.Constant(f32, 1.0), before)
+    weight.add_incoming(loaded, inside)
+    return weight
+
+
+@micro_kernel()
+def _add_columns(
+    e: Emit,
+    x: Value,
+    n: Value,
+    outs: Value,
+    stride: Value,
+    top_k: Value,
+    position: Value,
+    weights: Value,
+    gate: Value,
+) -> None:
+    """x[n] += gate * (sum over the choices of weight * row `position` of outs)."""
+    row, source, places, scale = e.pointer(x), e.pointer(outs), e.pointer(position), e.splat(gate)
+
+    def total(offset: Value, vectors: int, load: Any) -> list[Value]:
+        def choice(index: Value, sums: list[Value]) -> list[Value]:
+            place = e.load(i64, places, e.b.shl(index, e.const(3)), 8)
+            at = e.b.add(e.b.mul(place, stride), offset)
+            weight = e.splat(_weight(e, weights, index))
+            return [e.fma(weight, load(e.at(source, 64 * i), at), acc) for i, acc in enumerate(sums)]
+
+        return e.loop(top_k, [e.zero()] * vectors, choice)
+
+    def whole(index: Value, _: list[Value]) -> list[Value]:
+        offset = e.b.shl(index, e.const(8))
+        for i, acc in enumerate(total(offset, UNROLL, lambda pointer, at: e.load(f32x16, pointer, at))):
+            at = e.at(row, 64 * i)
+            e.store(e.fma(scale, acc, e.load(f32x16, at, offset)), at, offset)
+        return []
+
+    def rest(index: Value, _: list[Value]) -> list[Value]:
+        start = e.b.add(e.b.shl(index, e.const(4)), e.b.and_(n, e.const(-16 * UNROLL)))
+        offset, left = e.b.shl(start, e.const(2)), e.b.sub(n, start)
+        (acc,) = total(offset, 1, lambda pointer, at: e.load_some(pointer, at, left))
+        e.store_some(e.fma(scale, acc, e.load_some(row, offset, left)), row, offset, left)
+        return []
+
+    e.loop(e.b.udiv(n, e.const(16 * UNROLL)), [], whole)
+    remaining = e.b.urem(n, e.const(16 * UNROLL))
+    e.loop(e.b.udiv(e.b.add(remaining, e.const(15)), e.const(16)), [], rest)
+
+
+@kernel
+def combine(d: Any, step: Any, worker: int) -> None:
+    """x[t] += sigmoid(gate[t]) * sum over choices j of weights[t, j] * outs[position[t * top_k + j]]. Items: tokens.
+
+    weights 0: all 1; gate 0: no sigmoid.
+    """
+    count, top_k = step[N_TOKENS], d[TOP_K]
+    while True:
+        token = atomic_add(d[COUNTER], 1)
+        if token >= count:
+            break
+        gate = np.float32(1)
+        if d[GATE] != 0:
+            gate = np.float32(1) / (np.float32(1) + exp_of(-read_f32(d[GATE] + token * d[GATE_STRIDE])))
+        weights = 0 if d[WEIGHTS] == 0 else d[WEIGHTS] + 4 * token * top_k
+        position = d[POSITION] + 8 * token * top_k
+        _add_columns(d[X] + token * d[X_STRIDE], d[N], d[OUTS], d[OUTS_STRIDE], top_k, position, weights, gate)

@@ -1,0 +1,112 @@
+"""What each op computes, in plain NumPy: the definition that kernels are tested against. Never optimised.
+
+T tokens, n columns, E experts, K experts per token, D head dimension. Everything is float32 unless said otherwise.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .layout import GROUP, KV_BLOCK, padded
+
+Array = NDArray[Any]
+
+
+def rms_norm(x: Array, weight: Array, eps: float) -> Array:
+    """x [..., n] / sqrt(mean(x^2) + eps) * weight [n]."""
+    mean = np.mean(np.square(x, dtype=np.float64), axis=-1, keepdims=True)
+    return np.asarray(x / np.sqrt(mean + eps) * weight, np.float32)
+
+
+def quantise(x: Array) -> tuple[Array, Array, Array]:
+    """x [n] -> int8 codes [padded n], float32 scales and int32 sums of codes, one per 32 codes.
+
+    A group whose largest magnitude is below 2^-100 is all zero.
+    """
+    whole = np.zeros(padded(x.size), np.float32)
+    whole[: x.size] = x
+    groups = whole.reshape(-1, GROUP)
+    largest = np.abs(groups).max(axis=1)
+    largest[largest < 2.0**-100] = 0
+    inverse = np.zeros_like(largest)
+    np.divide(np.float32(127), largest, out=inverse, where=largest > 0)
+    codes = np.rint(groups * inverse[:, None]).astype(np.int8)
+    return codes.reshape(-1), largest / np.float32(127), codes.sum(axis=1, dtype=np.int32)
+
+
+def route(
+    logits: Array, top_k: int, *, softmax_chosen: bool = False, renormalise: bool = False, scale: float = 1.0
+) -> tuple[Array, Array]:
+    """logits [T, E] -> expert ids [T, K] int64 and their weights [T, K], best first, ties to the lower id.
+
+    softmax_chosen: softmax over the chosen K instead of over all E. A NaN logit counts as -inf.
+    """
+    logits = np.where(np.isnan(logits), -np.inf, logits).astype(np.float64)
+    ids = np.argsort(-logits, axis=1, kind="stable")[:, :top_k]
+    chosen = np.take_along_axis(logits, ids, axis=1)
+    pool = chosen if softmax_chosen else logits
+    top = pool.max(axis=1, keepdims=True)
+    weights = np.exp(chosen - top) / np.exp(pool - top).sum(axis=1, keepdims=True)
+    if renormalise:
+        weights = weights / weights.sum(axis=1, keepdims=True)
+    return ids.astype(np.int64), (weights * scale).astype(np.float32)
+
+
+def group(ids: Array, num_experts: int) -> tuple[Array, Array, Array, Array]:
+    """ids [T, K] -> offsets [E + 1], order [T*K] (place -> pair), position [T*K] (pair -> place), active experts.
+
+    Pair t*K + j is choice j of token t; the pairs of expert e are order[offsets[e]:offsets[e + 1]], by token.
+    """
+    pairs = ids.reshape(-1)
+    order = np.argsort(pairs, kind="stable").astype(np.int64)
+    position = np.empty_like(order)
+    position[order] = np.arange(pairs.size)
+    counts = np.bincount(pairs, minlength=num_experts)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return offsets, order, position, np.flatnonzero(counts).astype(np.int64)
+
+
+def combine(x: Array, outs: Array, position: Array, weights: Array, gate: Array | None = None) -> Array:
+    """x [T, n] + sigmoid(gate [T]) * sum over j of weights [T, K] * outs [T*K, n] at rows position [T*K]."""
+    total = np.einsum("tk,tkn->tn", weights.astype(np.float64), outs[position.reshape(weights.shape)])
+    if gate is not None:
+        total = total / (1 + np.exp(-gate.astype(np.float64)))[:, None]
+    return np.asarray(x + total, np.float32)
+
+
+def rope(x: Array, cosines: Array, sines: Array) -> Array:
+    """Rotate x [T, heads, D] by cosines and sines [T, rotary_dim / 2]: element i with element i + rotary_dim / 2."""
+    half = cosines.shape[1]
+    a, b = x[..., :half], x[..., half : 2 * half]
+    cos, sin = cosines[:, None], sines[:, None]
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin, x[..., 2 * half :]], axis=-1)
+
+
+def store_kv(k_cache: Array, v_cache: Array, k: Array, v: Array, slots: Array) -> None:
+    """Put k, v [T, kv_heads, D] at slots [T] (block * KV_BLOCK + offset).
+
+    k_cache [blocks, kv_heads, D, KV_BLOCK], v_cache [blocks, kv_heads, KV_BLOCK, D], float16 or float32.
+    """
+    for token, slot in enumerate(slots):
+        block, offset = divmod(int(slot), KV_BLOCK)
+        k_cache[block, :, :, offset] = k[token]
+        v_cache[block, :, offset, :] = v[token]
+
+
+def attention(q: Array, k_cache: Array, v_cache: Array, table: Array, positions: Array, window: int = 0) -> Array:
+    """q [T, heads, D] (already scaled) of one sequence at positions [T] -> [T, heads, D].
+
+    table: the sequence's blocks in the caches of `store_kv`. Position p sees max(0, p - window + 1) .. p (0 = all).
+    """
+    k = np.concatenate([k_cache[b] for b in table], axis=-1).astype(np.float64)  # [kv_heads, D, context]
+    v = np.concatenate([v_cache[b] for b in table], axis=1).astype(np.float64)  # [kv_heads, context, D]
+    shared = q.shape[1] // k.shape[0]
+    out = np.empty(q.shape, np.float32)
+    for token, p in enumerate(positions):
+        first = max(0, p - window + 1) if window else 0
+        for head in range(q.shape[1]):
+            scores = q[token, head].astype(np.float64) @ k[head // shared, :, first : p + 1]
+            chances = np.exp(scores - scores.max())
+            out[token, head] = chances / chances.sum() @ v[head // shared, first : p + 1]
+    return out

@@ -1,0 +1,53 @@
+"""Combining expert outputs against its definition, and bit for bit against itself."""
+
+import numpy as np
+import pytest
+from isotherm.cpu_kernels import reference
+from isotherm.cpu_kernels.combine import FIELDS, combine
+from isotherm.cpu_kernels.descriptor import N_TOKENS
+from support.ops import run_op
+
+
+def combined(x, outs, position, weights=None, gate=None, threads=1):
+    """The kernel's x; the columns of x beyond n must stay as they are."""
+    tokens, n = x.shape
+    wide = np.full((tokens, n + 3), 7, np.float32)
+    wide[:, :n] = x
+    top_k = position.size // tokens
+    fields = {"x": wide, "x_stride": wide.strides[0], "n": n, "outs": outs, "outs_stride": outs.strides[0]}
+    fields |= {"top_k": top_k, "position": position, "weights": 0 if weights is None else weights}
+    fields |= {"gate": 0 if gate is None else gate, "gate_stride": 0 if gate is None else gate.strides[0]}
+    run_op(combine, FIELDS, fields, step={N_TOKENS: tokens}, threads=threads)
+    assert (wide[:, n:] == 7).all()
+    return wide[:, :n]
+
+
+def case(tokens, n, top_k, seed=0):
+    rng = np.random.default_rng(seed)
+    x, outs = (rng.standard_normal((rows, n), np.float32) for rows in (tokens, tokens * top_k))
+    return x, outs, rng.permutation(tokens * top_k).astype(np.int64), rng.random((tokens, top_k), np.float32)
+
+
+@pytest.mark.parametrize("n", [1, 15, 16, 17, 63, 64, 65, 100, 576])
+@pytest.mark.parametrize("tokens, top_k", [(1, 1), (2, 8), (33, 2)])
+def test_combine_is_its_definition(tokens, n, top_k):
+    x, outs, position, weights = case(tokens, n, top_k)
+    gate = np.linspace(-30, 5, tokens * 2, dtype=np.float32).reshape(tokens, 2)
+    expected = reference.combine(x, outs, position, weights)
+    np.testing.assert_allclose(combined(x, outs, position, weights), expected, rtol=1e-5, atol=1e-6)
+    expected = reference.combine(x, outs, position, weights, gate[:, 0])
+    np.testing.assert_allclose(combined(x, outs, position, weights, gate), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_no_weights_means_all_ones():
+    x, outs, position, weights = case(3, 40, 2)
+    np.testing.assert_array_equal(combined(x, outs, position), combined(x, outs, position, np.ones_like(weights)))
+
+
+def test_a_token_gets_the_same_bits_alone_and_by_two_threads():
+    x, outs, position, weights = case(31, 100, 4)
+    together = combined(x, outs, position, weights, threads=2)
+    for token in range(31):
+        places = position[4 * token : 4 * token + 4].copy()
+        alone = combined(x[token : token + 1], outs, places, weights[token : token + 1].copy())
+        np.testing.assert_array_equal(alone[0], together[token])

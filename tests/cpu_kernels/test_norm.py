@@ -1,0 +1,140 @@
+"""RMS norm and activation quantisation against their definitions, at the edges of groups and spans."""
+
+import numpy as np
+import pytest
+from isotherm.cpu_kernels import reference
+from isotherm.cpu_kernels.descriptor import N_LOGITS, N_TOKENS
+from isotherm.cpu_kernels.jit import kernel
+from isotherm.cpu_kernels.layout import padded, record_bytes
+from isotherm.cpu_kernels.norm import (
+    QUANTISE_FIELDS,
+    RMS_NORM_FIELDS,
+    quantise,
+    quantise_row,
+    quantise_span32,
+    rms_norm,
+)
+from support.ops import run_op
+
+WIDTHS = [1, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 576, 2056]
+EPS = 1e-6
+
+
+def random_rows(rows, n, seed=0):
+    return np.random.default_rng(seed).standard_normal((rows, n), np.float32)
+
+
+def split(record, n):
+    """A q8 record's codes, scales and sums."""
+    width = padded(n)
+    groups = width // 32
+    scales = record[width : width + 4 * groups].view(np.float32)
+    return record[:width].view(np.int8), scales, record[width + 4 * groups : width + 8 * groups].view(np.int32)
+
+
+def quantised(x, **options):
+    size = record_bytes(x.shape[1], True)
+    records = np.full((len(x), size), 0xAA, np.uint8)
+    fields = {"x": x, "x_stride": x.strides[0], "n": x.shape[1], "per_token": 1, "record": records}
+    run_op(quantise, QUANTISE_FIELDS, fields | {"record_stride": size}, step={N_TOKENS: len(x)}, **options)
+    return records
+
+
+def normed(x, weight, rows=None, count=None, per_token=1, **options):
+    """(plain, records) of the kernel."""
+    n = x.shape[1]
+    count = count or (len(x) if rows is None else len(rows))
+    plain = np.full((count * per_token, padded(n)), np.nan, np.float32)
+    records = np.full((count * per_token, record_bytes(n, True)), 0xAA, np.uint8)
+    fields = {"x": x, "x_stride": x.strides[0], "n": n, "count_slot": N_LOGITS, "per_token": per_token}
+    fields |= {"record": records, "record_stride": records.strides[0], "weight": weight, "eps": EPS}
+    fields |= {"plain": plain, "plain_stride": plain.strides[0], "rows": 0 if rows is None else rows}
+    run_op(rms_norm, RMS_NORM_FIELDS, fields, step={N_LOGITS: count}, **options)
+    return plain, records
+
+
+@pytest.mark.parametrize("n", WIDTHS)
+def test_norm_is_its_definition_and_pads_with_zeros(n):
+    x, weight = random_rows(3, n), random_rows(1, n, 1)[0]
+    plain, _ = normed(x, weight)
+    np.testing.assert_allclose(plain[:, :n], reference.rms_norm(x, weight, EPS), rtol=2e-6, atol=1e-7)
+    assert not plain[:, n:].any()
+
+
+@pytest.mark.parametrize("n", WIDTHS)
+def test_norm_record_is_the_quantised_plain_row(n):
+    plain, records = normed(random_rows(3, n), random_rows(1, n, 1)[0])
+    for row, record in zip(plain, records, strict=True):
+        for got, expected in zip(split(record, n), reference.quantise(row[:n]), strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
+def test_norm_takes_the_rows_it_is_told():
+    x, weight = random_rows(5, 40), random_rows(1, 40, 1)[0]
+    plain, _ = normed(x, weight, rows=np.array([4, 0, 4]))
+    np.testing.assert_array_equal(plain, normed(x, weight)[0][[4, 0, 4]])
+
+
+def test_norm_counts_rows_per_token():
+    x, weight = random_rows(6, 16), random_rows(1, 16, 1)[0]
+    np.testing.assert_array_equal(normed(x, weight, count=2, per_token=3)[0], normed(x, weight)[0])
+
+
+def test_norm_leaves_out_an_output_that_is_not_asked_for():
+    x = random_rows(2, 32)
+    plain = np.zeros((2, 64), np.float32)
+    fields = {"x": x, "x_stride": 128, "n": 32, "per_token": 1, "weight": np.ones(32, np.float32), "eps": EPS}
+    run_op(rms_norm, RMS_NORM_FIELDS, fields | {"plain": plain, "plain_stride": 256}, step={N_TOKENS: 2})
+    np.testing.assert_array_equal(plain, normed(x, np.ones(32, np.float32))[0])
+
+
+def test_norm_of_a_row_depends_neither_on_company_nor_on_threads():
+    x, weight = random_rows(33, 100), random_rows(1, 100, 1)[0]
+    plain, records = normed(x, weight, threads=2)
+    for row in range(33):
+        alone = normed(x[row : row + 1], weight)
+        np.testing.assert_array_equal(plain[row], alone[0][0])
+        np.testing.assert_array_equal(records[row, : padded(100) * 5 // 4], alone[1][0, : padded(100) * 5 // 4])
+
+
+@pytest.mark.parametrize("n", WIDTHS)
+def test_quantise_is_its_definition(n):
+    x = random_rows(2, n, n)
+    for row, record in zip(x, quantised(x), strict=True):
+        for got, expected in zip(split(record, n), reference.quantise(row), strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
+def test_quantise_rounds_halves_to_even():
+    x = np.zeros((1, 32), np.float32)
+    x[0, :5] = [127, 0.5, 1.5, -0.5, -2.5]
+    np.testing.assert_array_equal(split(quantised(x)[0], 32)[0][:5], [127, 0, 2, 0, -2])
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-44, 1e-38, 1e-31])
+def test_a_group_of_almost_nothing_is_zero(value):
+    codes, scales, sums = split(quantised(np.full((1, 32), value, np.float32))[0], 32)
+    assert not codes.any() and not scales.any() and not sums.any()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_shows_in_the_scale_of_its_group_only(bad):
+    x = random_rows(1, 64)
+    x[0, 7] = bad
+    codes, scales, _ = split(quantised(x)[0], 64)
+    assert not np.isfinite(scales[0]) and np.isfinite(scales[1])
+    assert codes.min() >= -127
+
+
+def test_a_span_alone_equals_the_same_span_of_the_row():
+    x = random_rows(1, 128)[0]
+    whole, parts = (np.zeros(record_bytes(128, True), np.uint8) for _ in range(2))
+
+    @kernel
+    def both(values, row, record):
+        quantise_row(values, 128, row)
+        for index in range(4):
+            quantise_span32(values + 128 * index, record, index, 128)
+
+    both(x.ctypes.data, whole.ctypes.data, parts.ctypes.data)
+    np.testing.assert_array_equal(whole, parts)
