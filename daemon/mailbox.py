@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 
 from .messages import Failed, Finished, FromEngine
@@ -16,6 +17,7 @@ class Mailbox:
 
     def __init__(self, request_id: str, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.request_id = request_id
+        self.opened_at = time.monotonic()
         self._loop = loop
         self._lock = threading.Condition()
         self._messages: list[FromEngine] = []

@@ -36,7 +36,8 @@ class Sampler:
         self._seed = (secrets.randbits(64) if params.seed is None else params.seed) & _WORD
         self._index = 0
         self._counts: dict[int, int] = {}  # of the output
-        self._prompt: Ints = np.unique(np.asarray(prompt, dtype=np.intp))
+        penalised = prompt if params.repetition_penalty != 1.0 else ()
+        self._prompt: Ints = np.unique(np.asarray(penalised, dtype=np.intp))
         self._stop: Ints = np.asarray(sorted(stop_ids), dtype=np.intp)
         self._bias_ids: Ints = np.asarray([token for token, _ in params.logit_bias], dtype=np.intp)
         self._bias: Floats = np.asarray([bias for _, bias in params.logit_bias], dtype=np.float32)

@@ -1,0 +1,72 @@
+"""EngineClient: how everything outside the engine thread asks for completions."""
+
+import asyncio
+import math
+from collections.abc import Callable
+
+from .errors import ContextLengthError, InvalidRequestError
+from .inbox import Inbox
+from .mailbox import Mailbox
+from .messages import Submit
+from .status import EngineStats
+
+
+class EngineClient:
+    """Submits and aborts, from an event loop or from a plain thread. All methods are thread-safe and never block."""
+
+    def __init__(self, inbox: Inbox, *, vocab_size: int, max_context: int, stats: Callable[[], EngineStats]) -> None:
+        self.vocab_size = vocab_size
+        self.max_context = max_context
+        self._inbox = inbox
+        self._stats = stats
+
+    def submit(self, submit: Submit) -> Mailbox:
+        """Hand a request to the engine and return the mailbox where its messages come.
+
+        The mailbox belongs to the running event loop, or to plain threads if none runs here. What is wrong with the
+        request or the queue is raised here, before anything is accepted: InvalidRequestError, ContextLengthError,
+        OverloadedError (with `retry_after`), or EngineError when the engine has failed or is stopping. Later errors
+        come as Failed.
+        """
+        self._check(submit)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        mailbox = Mailbox(submit.request_id, loop)
+        self._inbox.submit(submit, mailbox)
+        return mailbox
+
+    def check_open(self) -> None:
+        """Raise what submit would raise for engine or queue: a cheap check before a prompt is tokenised."""
+        self._inbox.check_open()
+
+    def abort(self, request_id: str) -> None:
+        """Forget a request within a step. It ends in Finished("abort") unless it has ended already."""
+        self._inbox.abort(request_id)
+
+    def stats(self) -> EngineStats:
+        """The engine's state after its last step."""
+        return self._stats()
+
+    def _check(self, submit: Submit) -> None:
+        length = len(submit.prompt)
+        if length == 0:
+            raise InvalidRequestError("the prompt is empty; it must hold at least one token", "prompt")
+        if length >= self.max_context:
+            raise ContextLengthError(
+                f"the prompt has {length} tokens, but prompt and answer together may have at most {self.max_context}; "
+                f"shorten it to {self.max_context - 1} or less",
+                "prompt",
+            )
+        if min(submit.prompt) < 0 or max(submit.prompt) >= self.vocab_size:
+            raise InvalidRequestError(
+                f"the prompt holds a token id outside the vocabulary; ids run from 0 to {self.vocab_size - 1}", "prompt"
+            )
+        for token, bias in submit.sampling.logit_bias:
+            if not 0 <= token < self.vocab_size or not math.isfinite(bias):
+                raise InvalidRequestError(
+                    f"logit_bias gives token {token} the bias {bias}; ids run from 0 to {self.vocab_size - 1} "
+                    "and a bias is a finite number",
+                    "logit_bias",
+                )

@@ -1,0 +1,291 @@
+"""Engine: the one thread that owns the model. Receive, schedule, execute, sample, commit, deliver.
+
+Whatever fails, each accepted request ends in exactly one terminal message. A failed step fails the requests in it, a
+failed sampler its own request; the loop goes on. Several failed steps in a row fail the engine: it refuses new requests
+and says why.
+"""
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .client import EngineClient
+from .errors import EngineError, OverloadedError, RequestError
+from .events import EventLog
+from .inbox import Inbox, QueueLimits
+from .messages import Failed, Finished, Submit, Token, TokenLogprobs, Usage
+from .metrics import Metrics, RequestTimer
+from .sampler import Sampler
+from .scheduler import Outcome, Scheduler
+from .status import EngineState, EngineStats
+from .step import Runner, StepPlan
+
+logger = logging.getLogger(__name__)
+
+_STOPPING = "the engine is shutting down"
+
+
+@dataclass(slots=True)
+class _Request:
+    """What the engine keeps of a request beside the scheduler's sequence."""
+
+    sampler: Sampler
+    timer: RequestTimer
+
+
+class Engine:
+    """Runs requests from `client` until it is drained or stopped. It owns the runner and closes it.
+
+    max_failures: failed steps in a row after which the engine gives up.
+    """
+
+    def __init__(
+        self, runner: Runner, scheduler: Scheduler, *, events: EventLog | None = None, max_failures: int = 3
+    ) -> None:
+        self.events = EventLog() if events is None else events
+        self._runner = runner
+        self._scheduler = scheduler
+        self._max_failures = max_failures
+        self._inbox = Inbox(QueueLimits(max_queued=scheduler.max_queued, max_queued_tokens=scheduler.max_queued_tokens))
+        self.client = EngineClient(
+            self._inbox, vocab_size=runner.vocab_size, max_context=scheduler.max_context, stats=self.stats
+        )
+        self.metrics = Metrics(self.stats, self.events)
+        self._requests: dict[str, _Request] = {}
+        self._thread = threading.Thread(target=self._run, name="isotherm-engine", daemon=True)
+        self._state: EngineState = "starting"
+        self._reason = ""
+        self._stats = EngineStats()
+        self._stopping = False
+        self._failures = 0  # in a row
+        self._worked = False  # requests came in since the last audit
+        self._steps = self._failed_steps = self._audit_failures = 0
+
+    def start(self) -> None:
+        """Start the thread. What was submitted before is served now."""
+        self._state = "ready"
+        self._thread.start()
+
+    def stats(self) -> EngineStats:
+        """The state now and the numbers after the last step. Any thread may ask."""
+        return replace(self._stats, state=self._state, reason=self._reason)
+
+    def drain(self, timeout: float) -> bool:
+        """Refuse new requests, give the accepted ones `timeout` seconds to finish, then stop. True if all did."""
+        self._refuse()
+        finished = self._join(timeout)
+        self.stop()
+        return finished
+
+    def stop(self, timeout: float = 30.0) -> None:
+        """End now: after the step under way each open request gets Failed(EngineError). Safe to call again.
+
+        A step that does not end within `timeout` seconds is abandoned with its thread.
+        """
+        self._refuse()
+        self._stopping = True
+        if self._thread.ident is None:
+            self._close()
+        elif not self._join(timeout):
+            self._state, self._reason = "failed", f"a step did not end within {timeout} s of shutting down"
+            self.events.record("engine_abandoned", self._reason, logging.ERROR)
+            self._inbox.fail_all(EngineError(self._reason))
+
+    def _refuse(self) -> None:
+        if self._state in ("starting", "ready"):
+            self._state, self._reason = "draining", _STOPPING
+        self._inbox.close(_STOPPING)
+
+    def _join(self, timeout: float) -> bool:
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            while self._receive():
+                if self._scheduler.has_work:
+                    self._step()
+        except Exception as error:  # a bug of ours, not of a step: nothing can be trusted any more
+            logger.exception("the engine loop broke")
+            self._give_up(f"the engine loop broke: {error!r}")
+        finally:
+            self._close()
+
+    def _receive(self) -> bool:
+        """Take in what clients sent; with nothing to do, audit and sleep until something comes. False: the end."""
+        idle = not self._scheduler.has_work
+        if idle:
+            self._audit()
+            self._publish(busy=False)
+        for message in self._inbox.take(wait=idle):
+            if isinstance(message, Submit):
+                self._accept(message)
+            else:
+                self._abort(message.request_id)
+        return not self._stopping and (self._scheduler.has_work or not self._inbox.closed)
+
+    def _accept(self, submit: Submit) -> None:
+        self._worked = True
+        timer = RequestTimer(self.metrics, self._inbox.opened_at(submit.request_id))
+        sampling = submit.sampling
+        stop_ids = sampling.stop_token_ids | (frozenset() if sampling.ignore_eos else submit.eos_token_ids)
+        failure: Exception
+        try:
+            request = _Request(Sampler(sampling, submit.prompt, stop_ids), timer)
+            self._scheduler.submit(submit)
+        except (RequestError, OverloadedError) as error:
+            failure = error
+        except Exception as error:
+            logger.exception("request %s could not be queued", submit.request_id)
+            failure = EngineError(f"the request could not be queued: {error}")
+        else:
+            self._requests[submit.request_id] = request
+            return
+        timer.ended("error", None, time.monotonic())
+        self._inbox.deliver(Failed(submit.request_id, failure))
+
+    def _abort(self, request_id: str) -> None:
+        finished = self._scheduler.abort(request_id)
+        if finished is not None:
+            self._end(finished, finished.reason, finished.usage)
+
+    def _step(self) -> None:
+        plan = self._scheduler.schedule()
+        started = time.monotonic()
+        self._publish(busy=True)
+        for chunk in plan.chunks:
+            self._requests[chunk.request_id].timer.scheduled(started)
+        try:
+            logits = self._execute(plan)
+        except Exception as error:
+            self._fail_step(plan, error)
+            return
+        tokens, logprobs = self._sample(plan, logits)
+        ended = time.monotonic()
+        for outcome in self._scheduler.commit(plan, tokens, ended - started):
+            self._deliver(outcome, logprobs[outcome.row], ended)
+        self.metrics.step_time.observe(ended - started)
+        self._steps += 1
+        self._failures = 0
+
+    def _execute(self, plan: StepPlan) -> NDArray[np.float32]:
+        if not plan.chunks:
+            raise RuntimeError("requests are open, but the step plans none of them")
+        logits = self._runner.execute(plan)
+        expected = (sum(chunk.sample for chunk in plan.chunks), self._runner.vocab_size)
+        if logits.shape != expected:
+            raise RuntimeError(f"the runner gave logits of shape {logits.shape} instead of {expected}")
+        return logits
+
+    def _sample(self, plan: StepPlan, logits: NDArray[np.float32]) -> tuple[list[int], list[TokenLogprobs | None]]:
+        """A token per row. Where sampling fails the request ends here, and its token means nothing to the scheduler."""
+        tokens: list[int] = []
+        logprobs: list[TokenLogprobs | None] = []
+        sampled = (chunk.request_id for chunk in plan.chunks if chunk.sample)
+        for request_id, row in zip(sampled, logits, strict=True):
+            try:
+                token, token_logprobs = self._requests[request_id].sampler.sample(row)
+            except Exception as error:
+                logger.exception("sampling failed for %s", request_id)
+                self._fail(request_id, EngineError(f"sampling failed: {error}"))
+                token, token_logprobs = 0, None
+            tokens.append(token)
+            logprobs.append(token_logprobs)
+        return tokens, logprobs
+
+    def _deliver(self, outcome: Outcome, logprobs: TokenLogprobs | None, now: float) -> None:
+        request_id = outcome.request_id
+        self._requests[request_id].timer.token(now)
+        heard = True
+        if outcome.token_id is not None:
+            heard = self._inbox.deliver(Token(request_id, outcome.token_id, logprobs))
+        if outcome.finished is not None:
+            self._end(outcome.finished, outcome.finished.reason, outcome.finished.usage)
+        elif not heard:
+            self._abort(request_id)
+
+    def _fail_step(self, plan: StepPlan, error: Exception) -> None:
+        self._failures += 1
+        self._failed_steps += 1
+        logger.error("a step with %d requests failed", len(plan.chunks), exc_info=error)
+        self.events.record("step_failed", f"{type(error).__name__}: {error}", logging.ERROR)
+        for chunk in plan.chunks:
+            self._fail(chunk.request_id, EngineError(f"a step of the model failed: {error}"))
+        self._scheduler.discard(plan)
+        if self._failures >= self._max_failures:
+            self._give_up(f"{self._failures} steps in a row failed, the last with: {error}")
+
+    def _fail(self, request_id: str, error: EngineError) -> None:
+        finished = self._scheduler.abort(request_id)
+        self._end(Failed(request_id, error), "error", None if finished is None else finished.usage)
+
+    def _end(self, message: Finished | Failed, reason: str, usage: Usage | None) -> None:
+        request = self._requests.pop(message.request_id)
+        request.timer.ended(reason, usage, time.monotonic())
+        self._inbox.deliver(message)
+
+    def _give_up(self, reason: str) -> None:
+        self._state, self._reason = "failed", reason
+        self._inbox.close(reason)
+        self._stopping = True
+
+    def _audit(self) -> None:
+        """Once after each stretch of work: nothing may be left behind."""
+        if not self._worked:
+            return
+        self._worked = False
+        lost = sorted({*self._requests, *self._inbox.unended()})
+        try:
+            self._scheduler.check_integrity()
+            if lost:
+                raise RuntimeError(f"idle, but these requests have not ended: {', '.join(lost)}")
+        except RuntimeError as error:
+            self._audit_failures += 1
+            self.events.record("audit_failed", str(error), logging.ERROR)
+        self._requests.clear()
+        for request_id in lost:
+            self._inbox.deliver(Failed(request_id, EngineError("the engine lost this request")))
+
+    def _publish(self, busy: bool) -> None:
+        """Tell clients how things are."""
+        numbers = self._scheduler.stats
+        self._inbox.publish_queue(numbers.num_waiting, numbers.num_waiting_tokens, self._scheduler.budget.prefill_rate)
+        self._stats = EngineStats(
+            busy=busy,
+            heartbeat=time.monotonic(),
+            running=numbers.num_running,
+            waiting=numbers.num_waiting,
+            waiting_tokens=numbers.num_waiting_tokens,
+            kv_blocks=numbers.num_blocks,
+            kv_blocks_free=numbers.num_free_blocks,
+            steps=self._steps,
+            failed_steps=self._failed_steps,
+            preemptions=numbers.num_preemptions,
+            prefix_queried_tokens=numbers.num_prefix_queried_tokens,
+            prefix_hit_tokens=numbers.num_prefix_hit_tokens,
+            audit_failures=self._audit_failures,
+        )
+
+    def _close(self) -> None:
+        """The end of the thread: every open request gets its terminal message, then the runner is closed."""
+        error = EngineError(self._reason or _STOPPING)
+        try:
+            for request_id in list(self._requests):
+                self._fail(request_id, error)
+            self._audit()
+            self._publish(busy=False)
+        except Exception:  # only after the loop broke: the books are not in order, but clients still get their answer
+            logger.exception("the engine could not tidy up")
+        self._inbox.fail_all(error)
+        if self._state != "failed":
+            self._state = "stopped"
+        try:
+            self._runner.close()
+        except Exception as problem:
+            logger.exception("the runner could not be closed")
+            self.events.record("runner_close_failed", f"{type(problem).__name__}: {problem}", logging.ERROR)

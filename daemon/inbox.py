@@ -1,0 +1,135 @@
+"""Inbox: the door between clients and the engine thread. Any thread submits and aborts; the engine takes and delivers.
+
+It owns the mailboxes, so it can tell which requests have not ended, and it knows the queue, so it refuses at once what
+the queue cannot hold.
+"""
+
+import threading
+from dataclasses import dataclass
+
+from .errors import EngineError, InvalidRequestError, OverloadedError
+from .mailbox import Mailbox
+from .messages import Abort, Failed, Finished, FromEngine, Submit, ToEngine
+
+_RETRY_AFTER_S = (1.0, 600.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLimits:
+    """How many requests, and how many prompt tokens of theirs, may wait."""
+
+    max_queued: int
+    max_queued_tokens: int
+
+
+class Inbox:
+    """Messages to the engine, and the mailbox of each request that has not ended."""
+
+    def __init__(self, limits: QueueLimits) -> None:
+        self._limits = limits
+        self._changed = threading.Condition()
+        self._messages: list[ToEngine] = []
+        self._mailboxes: dict[str, Mailbox] = {}
+        self._in_messages = (0, 0)  # requests, prompt tokens: not yet taken
+        self._in_scheduler = (0, 0)  # taken, and by the engine's last word still waiting
+        self._prefill_rate: float | None = None
+        self._refusal: str | None = None
+
+    def submit(self, submit: Submit, mailbox: Mailbox) -> None:
+        """Accept a request; from here on it ends in exactly one terminal message in `mailbox`.
+
+        Raises EngineError when closed, InvalidRequestError for an id in use, OverloadedError when the queue is full.
+        """
+        with self._changed:
+            self._check(len(submit.prompt))
+            if submit.request_id in self._mailboxes:
+                raise InvalidRequestError(f"request id {submit.request_id!r} is already in use", "request_id")
+            self._mailboxes[submit.request_id] = mailbox
+            self._messages.append(submit)
+            self._in_messages = (self._in_messages[0] + 1, self._in_messages[1] + len(submit.prompt))
+            self._changed.notify()
+
+    def check_open(self) -> None:
+        """Raise EngineError or OverloadedError if no request, however short, would be accepted now."""
+        with self._changed:
+            self._check(num_tokens=0)
+
+    def abort(self, request_id: str) -> None:
+        """Ask the engine to forget a request. One that has ended, or never was, is no error: ends cross aborts."""
+        with self._changed:
+            if request_id in self._mailboxes:
+                self._messages.append(Abort(request_id))
+                self._changed.notify()
+
+    def close(self, reason: str) -> None:
+        """Refuse new requests with EngineError(reason); what was accepted goes on. The first reason stays."""
+        with self._changed:
+            self._refusal = self._refusal or reason
+            self._changed.notify()
+
+    @property
+    def closed(self) -> bool:
+        return self._refusal is not None
+
+    def take(self, wait: bool) -> list[ToEngine]:
+        """All messages so far, in order. With `wait` sleeps until there is one or the inbox is closed."""
+        with self._changed:
+            if wait:
+                self._changed.wait_for(lambda: self._messages or self.closed)
+            messages, self._messages = self._messages, []
+            self._in_scheduler = _add(self._in_scheduler, self._in_messages)
+            self._in_messages = (0, 0)
+            return messages
+
+    def publish_queue(self, requests: int, tokens: int, prefill_rate: float | None) -> None:
+        """The engine's word on what waits now, of all that it has taken, and on how fast it computes prompts."""
+        with self._changed:
+            self._in_scheduler = (requests, tokens)
+            self._prefill_rate = prefill_rate
+
+    def deliver(self, message: FromEngine) -> bool:
+        """Put a message into its mailbox, which a terminal one removes. False if no consumer can read it any more."""
+        with self._changed:
+            if isinstance(message, Finished | Failed):
+                mailbox = self._mailboxes.pop(message.request_id, None)
+            else:
+                mailbox = self._mailboxes.get(message.request_id)
+        return mailbox is not None and mailbox.put(message)
+
+    def opened_at(self, request_id: str) -> float:
+        """When the request was submitted, in monotonic seconds."""
+        with self._changed:
+            return self._mailboxes[request_id].opened_at
+
+    def unended(self) -> list[str]:
+        """Requests that the engine has taken and that have not ended."""
+        with self._changed:
+            untaken = {message.request_id for message in self._messages if isinstance(message, Submit)}
+            return [request_id for request_id in self._mailboxes if request_id not in untaken]
+
+    def fail_all(self, error: EngineError) -> None:
+        """End every request, taken or not, with Failed(error). Only sensible once closed."""
+        with self._changed:
+            mailboxes, self._mailboxes = self._mailboxes, {}
+            self._messages = []
+        for request_id, mailbox in mailboxes.items():
+            mailbox.put(Failed(request_id, error))
+
+    def _check(self, num_tokens: int) -> None:
+        if self._refusal is not None:
+            raise EngineError(self._refusal)
+        requests, tokens = _add(self._in_messages, self._in_scheduler)
+        limits = self._limits
+        # A prompt longer than the token limit may still wait alone, or it could never be served.
+        if requests < limits.max_queued and (requests == 0 or tokens + num_tokens <= limits.max_queued_tokens):
+            return
+        low, high = _RETRY_AFTER_S
+        seconds = tokens / self._prefill_rate if self._prefill_rate else low
+        raise OverloadedError(
+            f"the queue is full: {requests} requests with {tokens} prompt tokens wait; try again later",
+            retry_after=min(max(seconds, low), high),
+        )
+
+
+def _add(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    return a[0] + b[0], a[1] + b[1]
