@@ -9,9 +9,8 @@ import numpy as np
 import torch
 import transformers
 from gguf import GGMLQuantizationType
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-
 from support.k_quants import quantise_k
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 ARCHITECTURES = ("llama", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
 GGUF_NAMES = {"llama": "llama", "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "olmoe": "olmoe"}
@@ -129,22 +128,35 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def write_gguf(path: Path, architecture: str, quantisation: str = "F32", seed: int = 0, **overrides: Any) -> Any:
-    """Write a .gguf file; returns the float32 transformers model whose weights were converted.
+    """Write a .gguf file; returns the float32 transformers model whose weights are those in the file, dequantised.
 
-    Matrices get the format, norms, biases and routers stay F32. K formats need rows of whole 256-blocks (see overrides).
+    Matrices get the format; norms, biases and routers stay F32. K formats need rows of whole 256-blocks (overrides).
     """
     model = build(architecture, seed, **overrides)
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = gguf.GGUFWriter(path, GGUF_NAMES[architecture])
     _write_keys(writer, architecture, model.config)
     _write_vocabulary(writer)
-    for name, tensor in _gguf_tensors(architecture, model):
-        _write_tensor(writer, name, tensor, quantisation)
+    for name, parameter in model.named_parameters():
+        plain = parameter.ndim == 1 or name.endswith(("mlp.gate.weight", "mlp.shared_expert_gate.weight"))
+        kind = GGMLQuantizationType["F32" if plain else quantisation]
+        data = _quantise(parameter.detach().numpy(), kind)
+        with torch.no_grad():
+            parameter.copy_(torch.from_numpy(gguf.quants.dequantize(data, kind).astype(np.float32)))
+        for new_name, rows in _gguf_rows(architecture, model.config, name, data):
+            writer.add_tensor(new_name, np.ascontiguousarray(rows), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return model
+
+
+def _quantise(values: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:
+    """float32 rows -> rows of the format: as they are for F32, else F16 values or blocks as uint8."""
+    if kind.name.endswith("_K"):
+        return quantise_k(values, kind.name)
+    return gguf.quants.quantize(values, kind)
 
 
 def _write_keys(writer: gguf.GGUFWriter, architecture: str, cfg: Any) -> None:
@@ -212,43 +224,24 @@ _TOP = {
 }
 
 
-def _gguf_tensors(architecture: str, model: Any) -> list[tuple[str, np.ndarray]]:
-    found = []
-    heads = {"attn_q.": model.config.num_attention_heads, "attn_k.": model.config.num_key_value_heads}
-    for name, parameter in model.named_parameters():
-        value = parameter.detach().float().numpy()
-        if name in _TOP:
-            found.append((_TOP[name], value))
-            continue
-        _, _, layer, rest = name.split(".", 3)
-        block = f"blk.{layer}."
-        if rest == "mlp.experts.gate_up_proj":
-            gate, up = np.split(value, 2, axis=1)
-            found += [(block + "ffn_gate_exps.weight", gate), (block + "ffn_up_exps.weight", up)]
-        elif rest == "mlp.experts.down_proj":
-            found.append((block + "ffn_down_exps.weight", value))
-        else:
-            old = next(key for key in sorted(_SIMPLE, key=len, reverse=True) if rest.startswith(key))
-            new = rest.replace(old, _SIMPLE[old])
-            if GGUF_NAMES[architecture] == "llama" and new[:7] in heads:
-                value = adjacent_pairs(value, heads[new[:7]])
-            if new == "ffn_gate_inp_shexp.weight":
-                value = value.reshape(-1)
-            found.append((block + new, value))
-    return found
+def _gguf_rows(architecture: str, cfg: Any, name: str, data: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    """A parameter's GGUF tensors: (name, rows). Only whole rows are moved, so `data` may be quantised already."""
+    if name in _TOP:
+        return [(_TOP[name], data)]
+    _, _, layer, rest = name.split(".", 3)
+    block = f"blk.{layer}."
+    if rest == "mlp.experts.gate_up_proj":
+        gate, up = np.split(data, 2, axis=1)
+        return [(block + "ffn_gate_exps.weight", gate), (block + "ffn_up_exps.weight", up)]
+    if rest == "mlp.experts.down_proj":
+        return [(block + "ffn_down_exps.weight", data)]
+    old = next(key for key in sorted(_SIMPLE, key=len, reverse=True) if rest.startswith(key))
+    new = rest.replace(old, _SIMPLE[old])
+    if GGUF_NAMES[architecture] == "llama" and new.startswith(("attn_q.", "attn_k.")):
+        data = adjacent_pairs(data, cfg.num_attention_heads if "_q" in new else cfg.num_key_value_heads)
+    return [(block + new, data.reshape(-1) if new == "ffn_gate_inp_shexp.weight" else data)]
 
 
 def adjacent_pairs(value: np.ndarray, heads: int) -> np.ndarray:
-    """Rows from half-split to adjacent-pair rope order, as llama's GGUF files have them."""
+    """Rows from half-split to adjacent-pair rope order, as the GGUF files of llama and mixtral have them."""
     return value.reshape(heads, 2, -1, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
-
-
-def _write_tensor(writer: gguf.GGUFWriter, name: str, value: np.ndarray, quantisation: str) -> None:
-    if value.ndim == 1 or "norm" in name or "ffn_gate_inp" in name:
-        quantisation = "F32"
-    kind = GGMLQuantizationType[quantisation]
-    value = np.ascontiguousarray(value, dtype=np.float32)
-    if quantisation.endswith("_K"):
-        writer.add_tensor(name, quantise_k(value, quantisation), raw_dtype=kind)
-    else:
-        writer.add_tensor(name, gguf.quants.quantize(value, kind), raw_dtype=kind)
