@@ -97,9 +97,6 @@ class Emit:
     def maximum(self, a: Value, b: Value) -> Value:
         return self.b.select(self.b.fcmp_ordered(">", a, b), a, b)
 
-    def minimum(self, a: Value, b: Value) -> Value:
-        return self.b.select(self.b.fcmp_ordered("<", a, b), a, b)
-
     def absolute(self, a: Value) -> Value:
         return self.b.bitcast(self.b.and_(self.b.bitcast(a, i32x16), self.constant(i32x16, 0x7FFFFFFF)), f32x16)
 
@@ -139,9 +136,41 @@ class Emit:
 
     def _half_bits_to_float(self, bits: Value) -> Value:
         magnitude = self.b.shl(self.b.and_(bits, self.constant(i32x16, 0x7FFF)), self.constant(i32x16, 13))
-        value = self.b.fmul(self.b.bitcast(magnitude, f32x16), self.constant(f32x16, 2.0**112))
+        value = self.b.bitcast(self.b.fmul(self.b.bitcast(magnitude, f32x16), self.constant(f32x16, 2.0**112)), i32x16)
+        special = self.b.icmp_unsigned(">=", magnitude, self.constant(i32x16, 0x7C00 << 13))  # inf and NaN
+        value = self.b.select(special, self.b.or_(value, self.constant(i32x16, 0x7F800000)), value)
         sign = self.b.shl(self.b.and_(bits, self.constant(i32x16, 0x8000)), self.constant(i32x16, 16))
-        return self.b.bitcast(self.b.or_(self.b.bitcast(value, i32x16), sign), f32x16)
+        return self.b.bitcast(self.b.or_(value, sign), f32x16)
+
+    def half_bits(self, value: Value) -> Value:
+        """The float16 nearest to each float32 lane (ties to even), as integers of 16 bits; any number of lanes."""
+        lanes = value.type.count
+        if self.tier.half:
+            return self.b.bitcast(self.b.fptrunc(value, ir.VectorType(ir.HalfType(), lanes)), ir.VectorType(i16, lanes))
+        return self._half_bits_by_integers(value, ir.VectorType(i32, lanes))
+
+    def _half_bits_by_integers(self, value: Value, kind: Any) -> Value:
+        bits = self.b.bitcast(value, kind)
+        magnitude = self.b.and_(bits, self.constant(kind, 0x7FFFFFFF))
+        # normal: shift the exponent's bias from 127 to 15 and round by adding just under half, plus the last kept bit
+        odd = self.b.and_(self.b.lshr(magnitude, self.constant(kind, 13)), self.constant(kind, 1))
+        rounded = self.b.add(self.b.add(magnitude, odd), self.constant(kind, 0xFFF - (112 << 23)))
+        result = self.b.lshr(rounded, self.constant(kind, 13))
+        # below 2^-14: adding 0.5 lets the float unit round at the place where denormals end
+        magic = self.constant(value.type, 0.5)
+        tiny = self.b.bitcast(self.b.fadd(self.b.bitcast(magnitude, value.type), magic), kind)
+        tiny = self.b.sub(tiny, self.constant(kind, 126 << 23))
+        result = self.b.select(self.b.icmp_signed("<", magnitude, self.constant(kind, 113 << 23)), tiny, result)
+        beyond = self.b.icmp_signed(">=", magnitude, self.constant(kind, 143 << 23))
+        result = self.b.select(beyond, self.constant(kind, 0x7C00), result)
+        is_nan = self.b.icmp_signed(">", magnitude, self.constant(kind, 0x7F800000))
+        result = self.b.select(is_nan, self.constant(kind, 0x7E00), result)
+        sign = self.b.and_(self.b.lshr(bits, self.constant(kind, 16)), self.constant(kind, 0x8000))
+        return self.b.trunc(self.b.or_(result, sign), ir.VectorType(i16, kind.count))
+
+    def store_half(self, value: Value, pointer: Value, offset: Value | int = 0) -> None:
+        """float32 lanes to consecutive float16."""
+        self.store(self.half_bits(value), pointer, offset)
 
     def load_bfloat(self, pointer: Value, offset: Value | int = 0) -> Value:
         """16 bfloat16 -> f32x16."""

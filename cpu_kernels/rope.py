@@ -1,0 +1,151 @@
+"""Finishing q, k and v of a token: norm, rotary embedding, and the store of k and v into the paged cache.
+
+Cache of a layer, block b at base + b * block_bytes: k [kv_head][head_dim][KV_BLOCK], v [kv_head][KV_BLOCK][head_dim].
+"""
+
+from typing import Any
+
+from llvmlite import ir
+
+from .descriptor import COUNTER, N_TOKENS, slots
+from .jit import kernel
+from .layout import KV_BLOCK
+from .memory import atomic_add, float_from_bits, read_i64
+from .norm import norm_factor
+from .simd import Emit, Value, f32, i32, micro_kernel
+
+FIELDS = (
+    *("q", "q_stride", "k", "k_stride", "v", "v_stride", "q_norm", "k_norm", "norm_mode", "eps"),
+    *("heads", "kv_heads", "head_dim", "rotary_dim", "cosines", "sines", "q_scale", "positions", "slots"),
+    *("k_cache", "v_cache", "kv_half", "block_bytes"),
+)
+(Q, Q_STRIDE, K, K_STRIDE, V, V_STRIDE, Q_NORM, K_NORM, NORM_MODE, EPS,
+ HEADS, KV_HEADS, HEAD_DIM, ROTARY_DIM, COSINES, SINES, Q_SCALE, POSITIONS, SLOTS,
+ K_CACHE, V_CACHE, KV_HALF, BLOCK_BYTES) = slots(FIELDS)  # fmt: skip
+NO_NORM, NORM_EACH_HEAD, NORM_ALL_HEADS = 0, 1, 2  # values of `norm_mode`
+STEP = 8  # every head_dim is a multiple of it
+f32x8 = ir.VectorType(f32, STEP)
+
+
+def _each_step(e: Emit, count: Value, body: Any) -> None:
+    """body(byte offset of 8 floats) for `count` floats."""
+
+    def one(index: Value, _: list[Value]) -> list[Value]:
+        body(index, e.b.shl(index, e.const(5)))
+        return []
+
+    e.loop(e.b.lshr(count, e.const(3)), [], one)
+
+
+@micro_kernel()
+def _apply_norm(e: Emit, row: Value, weight: Value, count: Value, factor: Value) -> None:
+    x, w, scale = e.pointer(row), e.pointer(weight), e.splat(factor, STEP)
+
+    def body(_: Value, at: Value) -> None:
+        e.store(e.b.fmul(e.b.fmul(e.load(f32x8, x, at), scale), e.load(f32x8, w, at)), x, at)
+
+    _each_step(e, count, body)
+
+
+@micro_kernel()
+def _multiply(e: Emit, row: Value, count: Value, factor: Value) -> None:
+    x, scale = e.pointer(row), e.splat(e.b.fptrunc(factor, f32), STEP)
+    _each_step(e, count, lambda _, at: e.store(e.b.fmul(e.load(f32x8, x, at), scale), x, at))
+
+
+@micro_kernel()
+def _rotate(e: Emit, row: Value, cosines: Value, sines: Value, half: Value) -> None:
+    """Elements i and i + half of the row, by the i-th angle."""
+    x, cos_row, sin_row = e.pointer(row), e.pointer(cosines), e.pointer(sines)
+    y = e.at(x, e.b.shl(half, e.const(2)))
+
+    def body(index: Value, _: list[Value]) -> list[Value]:
+        at, left = e.b.shl(index, e.const(6)), e.b.sub(half, e.b.shl(index, e.const(4)))
+        a, b, cos, sin = (e.load_some(source, at, left) for source in (x, y, cos_row, sin_row))
+        e.store_some(e.b.fsub(e.b.fmul(a, cos), e.b.fmul(b, sin)), x, at, left)
+        e.store_some(e.b.fadd(e.b.fmul(b, cos), e.b.fmul(a, sin)), y, at, left)
+        return []
+
+    e.loop(e.b.lshr(e.b.add(half, e.const(15)), e.const(4)), [], body)
+
+
+@micro_kernel()
+def _store_keys(e: Emit, row: Value, target: Value, count: Value, size: Value) -> None:
+    """A head's k, one element every KV_BLOCK elements of `size` bytes (2: float16, 4: float32)."""
+    x, base = e.pointer(row), e.pointer(target)
+    is_half = e.b.icmp_signed("==", size, e.const(2))
+
+    def scatter(index: Value, value: Value, width: int) -> None:
+        first = e.at(base, e.b.mul(index, e.const(STEP * KV_BLOCK * width)))
+        for lane in range(STEP):
+            e.store(e.b.extract_element(value, ir.Constant(i32, lane)), first, lane * KV_BLOCK * width, width)
+
+    def body(index: Value, at: Value) -> None:
+        value = e.load(f32x8, x, at)
+        with e.b.if_else(is_half) as (halves, floats):
+            with halves:
+                scatter(index, e.half_bits(value), 2)
+            with floats:
+                scatter(index, value, 4)
+
+    _each_step(e, count, body)
+
+
+@micro_kernel()
+def _store_values(e: Emit, row: Value, target: Value, count: Value, size: Value) -> None:
+    """A head's v, contiguous."""
+    x, base = e.pointer(row), e.pointer(target)
+    is_half = e.b.icmp_signed("==", size, e.const(2))
+
+    def body(_: Value, at: Value) -> None:
+        value = e.load(f32x8, x, at)
+        with e.b.if_else(is_half) as (halves, floats):
+            with halves:
+                e.store_half(value, base, e.b.lshr(at, e.const(1)))
+            with floats:
+                e.store(value, base, at)
+
+    _each_step(e, count, body)
+
+
+@kernel
+def _norm_and_rotate(d: Any, row: int, heads: int, weight: int, position: int) -> None:
+    """All heads of a q or k row, in place."""
+    head_dim, half, mode = d[HEAD_DIM], d[ROTARY_DIM] // 2, d[NORM_MODE]
+    eps = float_from_bits(d[EPS])
+    if mode == NORM_ALL_HEADS:
+        _apply_norm(row, weight, heads * head_dim, norm_factor(row, heads * head_dim, eps))
+    cosines, sines = d[COSINES] + position * half * 4, d[SINES] + position * half * 4
+    for head in range(heads):
+        x = row + head * head_dim * 4
+        if mode == NORM_EACH_HEAD:
+            _apply_norm(x, weight, head_dim, norm_factor(x, head_dim, eps))
+        _rotate(x, cosines, sines, half)
+
+
+@kernel
+def _store(d: Any, k: int, v: int, slot: int) -> None:
+    """A token's k and v rows into the cache."""
+    head_dim, size = d[HEAD_DIM], 2 if d[KV_HALF] != 0 else 4
+    block, offset = slot // KV_BLOCK, slot % KV_BLOCK
+    for head in range(d[KV_HEADS]):
+        base = block * d[BLOCK_BYTES] + head * head_dim * KV_BLOCK * size
+        at = head * head_dim * 4
+        _store_keys(k + at, d[K_CACHE] + base + offset * size, head_dim, size)
+        _store_values(v + at, d[V_CACHE] + base + offset * head_dim * size, head_dim, size)
+
+
+@kernel
+def rope_store(d: Any, step: Any, worker: int) -> None:
+    """q: norm, rope, scale, in place. k: norm, rope (in place), to the cache. v: to the cache. Items: tokens."""
+    count = step[N_TOKENS]
+    while True:
+        token = atomic_add(d[COUNTER], 1)
+        if token >= count:
+            break
+        q, k = d[Q] + token * d[Q_STRIDE], d[K] + token * d[K_STRIDE]
+        position = read_i64(d[POSITIONS] + 8 * token)
+        _norm_and_rotate(d, q, d[HEADS], d[Q_NORM], position)
+        _multiply(q, d[HEADS] * d[HEAD_DIM], float_from_bits(d[Q_SCALE]))
+        _norm_and_rotate(d, k, d[KV_HEADS], d[K_NORM], position)
+        _store(d, k, d[V] + token * d[V_STRIDE], read_i64(d[SLOTS] + 8 * token))
