@@ -1,0 +1,117 @@
+"""TextStream: a request's tokens as text, ended by stop strings wherever they fall between tokens."""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from .messages import Token
+
+
+class Detokenizing(Protocol):
+    """What TextStream needs of `daemon.tokenizer.Detokenizer`."""
+
+    def push(self, token_id: int) -> str: ...
+
+    def finish(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """A piece of the answer, and the tokens (with their logprobs) that it reports."""
+
+    text: str
+    tokens: tuple[Token, ...]
+
+
+class TextStream:
+    """Joins the text of tokens and holds back what may turn out to be a stop string.
+
+    Held is exactly the longest end of the text that is the beginning of a stop string. The stop string that is complete
+    first ends the text (the longest, if several end on the same character); it and all after it are dropped.
+
+    Each token is reported at most once, in order, with the first released text at or after the place where its own text
+    begins. So a token whose end belongs to the stop string is reported, one that begins inside it is not; a token
+    without text, such as a part of a character, comes with the character. Without a stop, `finish` reports the rest.
+    """
+
+    def __init__(self, detokenizer: Detokenizing, stop: tuple[str, ...] = ()) -> None:
+        self._detokenizer = detokenizer
+        self._matchers = [_StopMatcher(text) for text in stop]
+        self._held = ""
+        self._released = 0  # characters given out so far
+        self._waiting: deque[tuple[int, Token]] = deque()  # where each token's text begins
+        self.stopped: str | None = None
+
+    def push(self, token: Token) -> TextDelta | None:
+        """Take a token; what can be released now, or None. After a stop tokens are ignored."""
+        if self.stopped is not None:
+            return None
+        self._waiting.append((self._released + len(self._held), token))
+        text = self._take(self._detokenizer.push(token.token_id))
+        return TextDelta(text, self._tokens_before(self._released)) if text else None
+
+    def finish(self) -> TextDelta:
+        """The rest of the text and tokens when generation has ended; empty after a stop."""
+        if self.stopped is not None:
+            return TextDelta("", ())
+        text = self._take(self._detokenizer.finish())
+        if self.stopped is not None:
+            return TextDelta(text, self._tokens_before(self._released))
+        text += self._held
+        self._held = ""
+        tokens = tuple(token for _, token in self._waiting)
+        self._waiting.clear()
+        return TextDelta(text, tokens)
+
+    def _take(self, piece: str) -> str:
+        """Add a piece to the held text, look for stops in it and return what is free to go."""
+        text = self._held + piece
+        keep = self._match(len(self._held), piece) if self._matchers else 0
+        end = len(text) - keep
+        self._held = "" if self.stopped is not None else text[end:]
+        self._released += end
+        return text[:end]
+
+    def _match(self, start: int, piece: str) -> int:
+        """Advance the matchers over `piece`, at `start` in the text; how many characters at the end to keep back."""
+        for position, char in enumerate(piece, start + 1):
+            complete = [matcher.text for matcher in self._matchers if matcher.advance(char)]
+            if complete:
+                self.stopped = max(complete, key=len)
+                return start + len(piece) - position + len(self.stopped)
+        return max(matcher.matched for matcher in self._matchers)
+
+    def _tokens_before(self, position: int) -> tuple[Token, ...]:
+        tokens = []
+        while self._waiting and self._waiting[0][0] < position:
+            tokens.append(self._waiting.popleft()[1])
+        return tuple(tokens)
+
+
+class _StopMatcher:
+    """Knuth-Morris-Pratt: how many characters of one stop string the text now ends with."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.matched = 0
+        self._fallback = _border_lengths(text)
+
+    def advance(self, char: str) -> bool:
+        """Take the next character; True where it completes the stop string."""
+        matched = self.matched
+        while matched and self.text[matched] != char:
+            matched = self._fallback[matched - 1]
+        self.matched = matched + (self.text[matched] == char)
+        return self.matched == len(self.text)
+
+
+def _border_lengths(text: str) -> list[int]:
+    """For each prefix the length of its longest proper prefix that is also its end."""
+    lengths = [0] * len(text)
+    border = 0
+    for i in range(1, len(text)):
+        while border and text[i] != text[border]:
+            border = lengths[border - 1]
+        border += text[i] == text[border]
+        lengths[i] = border
+    return lengths
