@@ -53,7 +53,6 @@ class ChatTemplate:
         for name in RESERVED & kwargs.keys():
             raise InvalidRequestError(f"chat_template_kwargs must not hold {name!r}", "chat_template_kwargs")
         values = {
-            "messages": normalise(messages, knows_developer=self._knows_developer),
             "tools": list(tools) if tools else None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
@@ -61,13 +60,24 @@ class ChatTemplate:
             **kwargs,
         }
         try:
-            return self._collect(values)
+            return self._fill(messages, values)
         except InvalidRequestError:
             raise
         except TemplateRefusal as error:
             raise InvalidRequestError(f"the chat template refuses the messages: {error.message}", "messages") from error
         except Exception as error:  # a template is foreign code that may raise anything
             raise InvalidRequestError(f"the chat template fails on the messages: {error}", "messages") from error
+
+    def _fill(self, messages: Sequence[Mapping[str, Any]], values: dict[str, Any]) -> str:
+        uniform = normalise(messages, knows_developer=self._knows_developer)
+        try:
+            return self._collect({"messages": uniform, **values})
+        except TypeError:
+            if not any("tool_calls" in message for message in uniform):
+                raise
+        # Most templates print the arguments of tool calls as an object, some append them to a string.
+        uniform = normalise(messages, knows_developer=self._knows_developer, text_arguments=True)
+        return self._collect({"messages": uniform, **values})
 
     def _collect(self, values: dict[str, Any]) -> str:
         assert self._template is not None

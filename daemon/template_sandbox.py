@@ -15,6 +15,7 @@ from typing import Any
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension
+from jinja2.filters import do_indent
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -49,7 +50,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", GenerationTag])
         self.filters["tojson"] = to_json
-        for name in ("center", "format"):
+        self.filters["indent"] = _indent
+        for name in ("batch", "center", "format", "slice"):
             del self.filters[name]
         del self.globals["lipsum"]
         self.globals["raise_exception"] = _raise
@@ -64,7 +66,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         """Call a function; padding methods of strings only with small widths."""
         is_method = isinstance(__obj, BuiltinMethodType) and isinstance(__obj.__self__, str)
-        if is_method and __obj.__name__ in _PADDING and not all(_is_narrow(value) for value in args):
+        if is_method and __obj.__name__ in _PADDING and not all(map(_is_narrow, (*args, *kwargs.values()))):
             raise SecurityError(f"{__obj.__name__}() could build a huge string")
         return super().call(__context, __obj, *args, **kwargs)
 
@@ -87,6 +89,12 @@ def to_json(
     if indent is not None and not 0 <= indent <= _MAX_WIDTH:
         raise SecurityError(f"tojson with an indent outside 0 to {_MAX_WIDTH}")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _indent(text: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    if (len(width) if isinstance(width, str) else width) > _MAX_WIDTH:
+        raise SecurityError(f"indent with a width over {_MAX_WIDTH}")
+    return do_indent(text, width, first, blank)
 
 
 def _raise(message: str) -> None:

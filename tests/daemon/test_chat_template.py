@@ -153,6 +153,18 @@ def test_tool_call_arguments_that_are_no_object_stay_as_they_are(arguments: str)
     assert message["tool_calls"][0]["function"]["arguments"] == arguments
 
 
+def test_a_template_that_appends_the_arguments_to_a_string_gets_a_string() -> None:
+    source = "{{ 'call ' + messages[0].tool_calls[0].function.arguments }}"
+    for arguments in ('{"x": 1}', {"x": 1}):
+        call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
+        assert render(source, [{"role": "assistant", "tool_calls": [call]}]) == 'call {"x": 1}'
+
+
+@pytest.mark.parametrize("calls", ["f()", ["f"]])
+def test_malformed_tool_calls_are_refused(calls: Any) -> None:
+    assert "messages[0].tool_calls" in str(refusal(CHATML, [{"role": "assistant", "tool_calls": calls}]))
+
+
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
 def test_reasoning_is_given_under_both_names(name: str) -> None:
     message = seen({"role": "assistant", "content": "x", name: "because"})
@@ -207,6 +219,8 @@ def test_the_sandbox_holds(source: str) -> None:
         "{{ '{:{}}'.format(1, 10000000000) }}",
         "{{ 'a'.ljust(10000000000) }}",
         "{{ 'a'.zfill(10000000000) }}",
+        "{{ '\\t'.expandtabs(tabsize=10000000000) }}",
+        "{{ messages[0].content | indent(10000000000, true) }}",
         "{{ {} | tojson(indent=10000000000) }}",
         "{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}",
         "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
@@ -233,6 +247,7 @@ def test_filters_that_could_ask_for_gigabytes_are_absent(source: str) -> None:
         ("{{ '%02d' % 5 }}", "05"),
         ("{{ '{:>3}'.format(1) }}", "  1"),
         ("{{ 'a'.ljust(3) }}|", "a  |"),
+        ("{{ 'a' | indent(2, true) }}", "  a"),
     ],
 )
 def test_small_uses_of_bounded_operators_work(source: str, text: str) -> None:
