@@ -78,6 +78,12 @@ class _Metadata:
             raise CheckpointError(f"{_PREFIX}{name} is {value}, outside the {len(self.tokens)} tokens")
         return value
 
+    def added(self, name: str, token_id: int | None, default: bool) -> int | None:
+        """The token that goes around every prompt, if `name` says so."""
+        if self.get(name) and token_id is None:
+            raise CheckpointError(f"{_PREFIX}{name} is true but the metadata names no such token")
+        return token_id if self.flag(name, default) else None
+
     def flag(self, name: str, default: bool) -> bool:
         value = self.get(name)
         return default if value is None else bool(value)
@@ -177,8 +183,8 @@ def _finish(
         [AddedToken(tokens[i], normalized=False, special=True) for i in sorted(metadata.special)]
     )
     encoder.add_tokens([AddedToken(tokens[i], normalized=False, special=False) for i in sorted(metadata.named)])
-    first = metadata.bos_id if metadata.flag("add_bos_token", adds_bos) else None
-    last = metadata.eos_id if metadata.flag("add_eos_token", False) else None
+    first = metadata.added("add_bos_token", metadata.bos_id, adds_bos)
+    last = metadata.added("add_eos_token", metadata.eos_id, False)
     encoder.post_processor = processors.TemplateProcessing(
         single=[*([tokens[first]] if first is not None else []), "$A", *([tokens[last]] if last is not None else [])],
         special_tokens=[(tokens[i], i) for i in {first, last} if i is not None],

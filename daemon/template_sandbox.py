@@ -23,7 +23,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 MAX_CHARACTERS = 1 << 24  # of any string that an expression builds, and of the rendered prompt
 _MAX_BITS = 1 << 12  # of an integer
 _MAX_WIDTH = 1000
-_WIDE_FORMAT = re.compile(r"\d{4,}|\*|:[^}]*\{")
+# A width of four digits, or one that is computed, in "%1000d", "%(name)*d", "{:1000}" or "{:{}}".
+_WIDE_FORMAT = re.compile(r"%(?:\([^)]*\))?[^a-zA-Z%]*(?:\d{4}|\*)|\{[^{}]*:[^{}]*(?:\d{4}|\{)")
 _PADDING = frozenset({"center", "expandtabs", "ljust", "rjust", "translate", "zfill"})
 
 

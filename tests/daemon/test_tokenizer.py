@@ -276,6 +276,7 @@ def test_what_is_not_implemented_is_named(values: dict[str, Any], words: str) ->
         ({"token_type": [1]}, "1 entries for 8"),
         ({"eos_token_id": 8}, "eos_token_id is 8"),
         ({"bos_token_id": -1}, "bos_token_id is -1"),
+        ({"bos_token_id": None, "add_bos_token": True}, "add_bos_token is true"),
         ({"model": "llama"}, "scores is missing"),
         ({"model": "llama", "scores": [0.0] * 8, "token_type": [3, 6, 1, 1, 1, 1, 1, 1]}, "instead of <0xNN>"),
     ],
