@@ -63,7 +63,7 @@ class Engine:
         self._stopping = False
         self._failures = 0  # in a row
         self._worked = False  # requests came in since the last audit
-        self._steps = self._failed_steps = self._audit_failures = 0
+        self._steps = self._failed_steps = self._audit_failures = self._generated_tokens = 0
 
     def start(self) -> None:
         """Start the thread. What was submitted before is served now."""
@@ -117,16 +117,23 @@ class Engine:
             self._close()
 
     def _receive(self) -> bool:
-        """Take in what clients sent; with nothing to do, audit and sleep until something comes. False: the end."""
+        """Wake clients and take in what they sent; with nothing to do, audit and sleep until something comes.
+
+        False: the end.
+        """
+        for request_id in self._inbox.flush():
+            self._abort(request_id)
         idle = not self._scheduler.has_work
         if idle:
             self._audit()
             self._publish(busy=False)
+            self._inbox.flush()
         for message in self._inbox.take(wait=idle):
             if isinstance(message, Submit):
                 self._accept(message)
             else:
                 self._abort(message.request_id)
+        self._inbox.flush()
         return not self._stopping and (self._scheduler.has_work or not self._inbox.closed)
 
     def _accept(self, submit: Submit) -> None:
@@ -171,6 +178,7 @@ class Engine:
             self._deliver(outcome, logprobs[outcome.row], ended)
         self.metrics.step_time.observe(ended - started)
         self._steps += 1
+        self._generated_tokens += len(tokens)
         self._failures = 0
 
     def _execute(self, plan: StepPlan) -> NDArray[np.float32]:
@@ -201,13 +209,10 @@ class Engine:
     def _deliver(self, outcome: Outcome, logprobs: TokenLogprobs | None, now: float) -> None:
         request_id = outcome.request_id
         self._requests[request_id].timer.token(now)
-        heard = True
         if outcome.token_id is not None:
-            heard = self._inbox.deliver(Token(request_id, outcome.token_id, logprobs))
+            self._inbox.deliver(Token(request_id, outcome.token_id, logprobs))
         if outcome.finished is not None:
             self._end(outcome.finished, outcome.finished.reason, outcome.finished.usage)
-        elif not heard:
-            self._abort(request_id)
 
     def _fail_step(self, plan: StepPlan, error: Exception) -> None:
         self._failures += 1
@@ -265,6 +270,7 @@ class Engine:
             kv_blocks_free=numbers.num_free_blocks,
             steps=self._steps,
             failed_steps=self._failed_steps,
+            generated_tokens=self._generated_tokens,
             preemptions=numbers.num_preemptions,
             prefix_queried_tokens=numbers.num_prefix_queried_tokens,
             prefix_hit_tokens=numbers.num_prefix_hit_tokens,
@@ -281,6 +287,7 @@ class Engine:
             self._publish(busy=False)
         except Exception:  # only after the loop broke: the books are not in order, but clients still get their answer
             logger.exception("the engine could not tidy up")
+        self._inbox.flush()
         self._inbox.fail_all(error)
         if self._state != "failed":
             self._state = "stopped"

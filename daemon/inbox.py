@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass
 
 from .errors import EngineError, InvalidRequestError, OverloadedError
-from .mailbox import Mailbox
+from .mailbox import Mailbox, wake
 from .messages import Abort, Failed, Finished, FromEngine, Submit, ToEngine
 
 _RETRY_AFTER_S = (1.0, 600.0)
@@ -34,6 +34,7 @@ class Inbox:
         self._in_scheduler = (0, 0)  # taken, and by the engine's last word still waiting
         self._prefill_rate: float | None = None
         self._refusal: str | None = None
+        self._to_wake: list[Mailbox] = []  # of the engine thread alone
 
     def submit(self, submit: Submit, mailbox: Mailbox) -> None:
         """Accept a request; from here on it ends in exactly one terminal message in `mailbox`.
@@ -87,14 +88,20 @@ class Inbox:
             self._in_scheduler = (requests, tokens)
             self._prefill_rate = prefill_rate
 
-    def deliver(self, message: FromEngine) -> bool:
-        """Put a message into its mailbox, which a terminal one removes. False if no consumer can read it any more."""
+    def deliver(self, message: FromEngine) -> None:
+        """Put a message into its mailbox, which a terminal one removes. Consumers on event loops wait for `flush`."""
         with self._changed:
             if isinstance(message, Finished | Failed):
                 mailbox = self._mailboxes.pop(message.request_id, None)
             else:
                 mailbox = self._mailboxes.get(message.request_id)
-        return mailbox is not None and mailbox.put(message)
+        if mailbox is not None and mailbox.put(message):
+            self._to_wake.append(mailbox)
+
+    def flush(self) -> list[str]:
+        """Wake the consumers of what was delivered. Returns requests that nobody can read any more."""
+        mailboxes, self._to_wake = self._to_wake, []
+        return [mailbox.request_id for mailbox in wake(mailboxes)]
 
     def opened_at(self, request_id: str) -> float:
         """When the request was submitted, in monotonic seconds."""
@@ -112,8 +119,7 @@ class Inbox:
         with self._changed:
             mailboxes, self._mailboxes = self._mailboxes, {}
             self._messages = []
-        for request_id, mailbox in mailboxes.items():
-            mailbox.put(Failed(request_id, error))
+        wake([mailbox for request_id, mailbox in mailboxes.items() if mailbox.put(Failed(request_id, error))])
 
     def _check(self, num_tokens: int) -> None:
         if self._refusal is not None:

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 
 from .messages import Failed, Finished, FromEngine
 
@@ -22,7 +22,7 @@ class Mailbox:
         self._lock = threading.Condition()
         self._messages: list[FromEngine] = []
         self._closed = False
-        self._waking = False  # a call of _wake is on its way to the loop
+        self._waking = False  # a wake-up is due or on its way to the loop
         self._arrived = asyncio.Event()
 
     @property
@@ -31,7 +31,7 @@ class Mailbox:
         return self._closed
 
     def put(self, message: FromEngine) -> bool:
-        """Add a message; False if nobody can read it any more because the consumer's loop is closed.
+        """Add a message. True if `wake` must now bring the consumer's event loop to look; one call serves many puts.
 
         A message after the terminal one is a bug of the engine and raises RuntimeError.
         """
@@ -42,15 +42,9 @@ class Mailbox:
             self._messages.append(message)
             if self._loop is None:
                 self._lock.notify()
-                return True
-            if self._waking:
-                return True
-            self._waking = True
-        try:
-            self._loop.call_soon_threadsafe(self._wake)
-        except RuntimeError:  # the loop is closed, and with it every reader
-            return False
-        return True
+                return False
+            due, self._waking = not self._waking, True
+            return due
 
     async def next_batch(self) -> list[FromEngine]:
         """All messages that have come, in order, at least one; an empty list after the terminal one."""
@@ -82,7 +76,28 @@ class Mailbox:
             batch, self._messages = self._messages, []
             return batch, self._closed
 
-    def _wake(self) -> None:
+    def _arrive(self) -> None:
         with self._lock:
             self._waking = False
         self._arrived.set()
+
+
+def wake(mailboxes: Iterable[Mailbox]) -> list[Mailbox]:
+    """Wake the consumers of mailboxes whose `put` was True: one call per event loop, because each costs a system call
+    and the interpreter lock. Returns those that nobody can read any more, because their loop is closed."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Mailbox]] = {}
+    for mailbox in mailboxes:
+        if mailbox._loop is not None:
+            by_loop.setdefault(mailbox._loop, []).append(mailbox)
+    unread: list[Mailbox] = []
+    for loop, group in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_arrive_all, group)
+        except RuntimeError:  # the loop is closed, and with it every reader
+            unread += group
+    return unread
+
+
+def _arrive_all(mailboxes: list[Mailbox]) -> None:
+    for mailbox in mailboxes:
+        mailbox._arrive()

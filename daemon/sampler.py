@@ -19,7 +19,9 @@ Ints = NDArray[np.intp]
 
 _COLUMN = 64  # values per column when ranking: the k-th best column maximum bounds the k-th best value from below
 _SPAN = 512  # weights per partial sum when drawing from a whole vocabulary
-_FIRST_NUCLEUS = 256  # how many of the best are ranked before top_p asks for more
+_SHORT_NUCLEUS = 256  # top_p mostly keeps fewer tokens than this; only flat distributions need more
+_BUCKETS = 2048  # of a flat distribution's nucleus, each 1 / _BUCKETS_PER_UNIT of log-probability wide
+_BUCKETS_PER_UNIT = 32
 _WORD = 2**64 - 1
 
 
@@ -36,8 +38,8 @@ class Sampler:
         self._seed = (secrets.randbits(64) if params.seed is None else params.seed) & _WORD
         self._index = 0
         self._counts: dict[int, int] = {}  # of the output
-        penalised = prompt if params.repetition_penalty != 1.0 else ()
-        self._prompt: Ints = np.unique(np.asarray(penalised, dtype=np.intp))
+        self._prompt = prompt
+        self._seen: NDArray[np.bool_] | None = None  # by token: in prompt or output; kept for repetition_penalty
         self._stop: Ints = np.asarray(sorted(stop_ids), dtype=np.intp)
         self._bias_ids: Ints = np.asarray([token for token, _ in params.logit_bias], dtype=np.intp)
         self._bias: Floats = np.asarray([bias for _, bias in params.logit_bias], dtype=np.float32)
@@ -59,6 +61,8 @@ class Sampler:
         wanted = self._params.logprobs
         logprobs = None if wanted is None else log_probabilities(logits, token, wanted)
         self._counts[token] = self._counts.get(token, 0) + 1
+        if self._seen is not None:
+            self._seen[token] = True
         self._index += 1
         return token, logprobs
 
@@ -81,19 +85,23 @@ class Sampler:
         """Repetition counts prompt and output (a positive score is divided, a negative one multiplied); presence and
         frequency subtract by the output alone."""
         params = self._params
-        output: Ints = np.fromiter(self._counts, dtype=np.intp, count=len(self._counts))
         if params.repetition_penalty != 1.0:
-            seen = np.union1d(self._prompt, output)
+            if self._seen is None:
+                self._seen = np.zeros(scores.size, dtype=np.bool_)
+                self._seen[np.asarray(self._prompt, dtype=np.intp)] = True
+            seen = np.flatnonzero(self._seen)
             values = scores[seen]
             penalty = np.float32(params.repetition_penalty)
             scores[seen] = np.where(values > 0, values / penalty, values * penalty)
+        output: Ints = np.fromiter(self._counts, dtype=np.intp, count=len(self._counts))
         counts = np.fromiter(self._counts.values(), dtype=np.float32, count=len(self._counts))
         scores[output] -= np.float32(params.frequency_penalty) * counts + np.float32(params.presence_penalty)
 
     def _draw(self, scores: Floats) -> int:
         params = self._params
         with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to -inf, which is right
-            scaled = (scores - scores.max()) / np.float32(params.temperature)
+            scaled = scores - scores.max()
+            scaled /= np.float32(params.temperature)  # in place, as below: fresh pages cost more than the arithmetic
         uniform = _uniform(self._seed, self._index)
         ids: Ints | None = None
         if 0 < params.top_k < scaled.size:
@@ -103,7 +111,7 @@ class Sampler:
             nucleus = _nucleus(scaled, params.top_p)
             ids = nucleus if ids is None else ids[nucleus]
             scaled = scaled[nucleus]
-        weights = np.exp(scaled)
+        weights = np.exp(scaled, out=scaled)
         if params.min_p > 0.0:
             weights[weights < np.float32(params.min_p)] = 0.0  # the best weighs exactly 1
         place = _invert(weights, uniform)
@@ -113,7 +121,8 @@ class Sampler:
 def log_probabilities(logits: Floats, token: int, top: int) -> TokenLogprobs:
     """The log-softmax of `token`, wherever it ranks, and of the `top` best ids, best first."""
     peak = logits.max()
-    log_total = float(peak) + float(np.log(np.exp(logits - peak).sum(dtype=np.float64)))
+    weights = logits - peak
+    log_total = float(peak) + float(np.log(np.exp(weights, out=weights).sum(dtype=np.float64)))
     best = ranked(logits, top) if top else ()
     return TokenLogprobs(
         logprob=float(logits[token]) - log_total,
@@ -136,15 +145,25 @@ def ranked(values: Floats, count: int) -> Ints:
 
 
 def _nucleus(scaled: Floats, top_p: float) -> Ints:
-    """The shortest run of best ids whose probability reaches top_p, never empty."""
-    needed = top_p * float(np.exp(scaled).sum(dtype=np.float64))
-    count = _FIRST_NUCLEUS
-    while True:
-        ids = ranked(scaled, count)
-        reached = np.cumsum(np.exp(scaled[ids]), dtype=np.float64)
-        if reached[-1] >= needed or ids.size == scaled.size:
-            return ids[: int(np.searchsorted(reached, needed)) + 1]
-        count *= 16
+    """The shortest run of best ids whose probability reaches top_p, never empty. `scaled` is at most 0."""
+    weights = np.exp(scaled)
+    needed = top_p * float(weights.sum(dtype=np.float64))
+    ids = ranked(scaled, _SHORT_NUCLEUS)
+    short = _reach(weights[ids], needed)
+    if short < ids.size or ids.size == scaled.size:
+        return ids[: short + 1]
+    # Sorting all would cost ten times the rest: sort only the bucket in which the sum passes what is needed.
+    buckets = np.minimum(scaled * np.float32(-_BUCKETS_PER_UNIT), np.float32(_BUCKETS - 1)).astype(np.int32)
+    sums = np.asarray(np.bincount(buckets, weights), dtype=np.float64)
+    border = min(_reach(sums, needed), sums.size - 1)
+    inside, edge = np.flatnonzero(buckets < border), np.flatnonzero(buckets == border)
+    edge = edge[ranked(scaled[edge], edge.size)]
+    return np.concatenate([inside, edge[: _reach(weights[edge], needed - float(sums[:border].sum())) + 1]])
+
+
+def _reach(weights: Floats | NDArray[np.float64], needed: float) -> int:
+    """The first place at which the running sum of the weights is at least `needed`; their number if it never is."""
+    return int(np.searchsorted(np.cumsum(weights, dtype=np.float64), needed))
 
 
 def _invert(weights: Floats, uniform: float) -> int:

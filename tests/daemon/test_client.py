@@ -7,7 +7,7 @@ import pytest
 from isotherm.daemon.client import EngineClient
 from isotherm.daemon.errors import ContextLengthError, EngineError, InvalidRequestError, OverloadedError
 from isotherm.daemon.inbox import Inbox, QueueLimits
-from isotherm.daemon.mailbox import Mailbox
+from isotherm.daemon.mailbox import Mailbox, wake
 from isotherm.daemon.messages import Abort, Failed, Finished, Submit, Token, Usage
 from isotherm.daemon.request import SamplingParams
 from isotherm.daemon.status import EngineStats
@@ -36,8 +36,12 @@ class CountingLoop:
     def __init__(self) -> None:
         self.calls: list = []
 
-    def call_soon_threadsafe(self, callback) -> None:
-        self.calls.append(callback)
+    def call_soon_threadsafe(self, callback, *args) -> None:
+        self.calls.append((callback, args))
+
+    def run(self) -> None:
+        for callback, args in self.calls:
+            callback(*args)
 
 
 def test_an_async_consumer_gets_everything_that_came_in_one_batch():
@@ -50,15 +54,20 @@ def test_an_async_consumer_gets_everything_that_came_in_one_batch():
     assert [message.token_id for message in asyncio.run(run())] == [0, 1, 2]
 
 
-def test_wake_ups_coalesce_until_the_loop_has_run_one():
+def test_a_wake_up_is_due_once_until_the_loop_has_run_it():
     loop = CountingLoop()
     mailbox = Mailbox("a", loop)
-    for token in range(5):
-        mailbox.put(Token("a", token))
-    assert len(loop.calls) == 1
-    loop.calls[0]()
-    mailbox.put(Token("a", 5))
-    assert len(loop.calls) == 2
+    assert [mailbox.put(Token("a", token)) for token in range(3)] == [True, False, False]
+    wake([mailbox])
+    assert mailbox.put(Token("a", 3)) is False
+    loop.run()
+    assert mailbox.put(Token("a", 4)) is True
+
+
+def test_one_call_wakes_all_consumers_of_a_loop():
+    loops = [CountingLoop(), CountingLoop()]
+    assert wake([Mailbox(str(i), loops[i % 2]) for i in range(6)]) == []
+    assert [len(loop.calls) for loop in loops] == [1, 1]
 
 
 def test_an_async_consumer_sleeps_until_another_thread_puts():
@@ -66,7 +75,7 @@ def test_an_async_consumer_sleeps_until_another_thread_puts():
         mailbox = Mailbox("a", asyncio.get_running_loop())
         reader = asyncio.create_task(mailbox.next_batch())
         await asyncio.sleep(0)  # the reader waits now
-        await asyncio.to_thread(mailbox.put, Token("a", 7))
+        await asyncio.to_thread(lambda: mailbox.put(Token("a", 7)) and wake([mailbox]))
         return await reader
 
     assert asyncio.run(run()) == [Token("a", 7)]
@@ -122,7 +131,8 @@ def test_a_closed_loop_is_reported_and_not_raised():
     async def run() -> Mailbox:
         return Mailbox("a", asyncio.get_running_loop())
 
-    assert asyncio.run(run()).put(Token("a", 1)) is False
+    mailbox = asyncio.run(run())
+    assert wake([mailbox]) == [mailbox]
 
 
 def test_messages_leave_the_inbox_in_order():
@@ -179,7 +189,7 @@ def test_an_id_in_use_is_refused_and_free_again_after_the_end():
     inbox.submit(submit("a"), Mailbox("a"))
     with pytest.raises(InvalidRequestError, match="'a' is already in use"):
         inbox.submit(submit("a"), Mailbox("a"))
-    assert inbox.deliver(finished("a"))
+    inbox.deliver(finished("a"))
     inbox.submit(submit("a"), Mailbox("a"))
 
 
@@ -220,8 +230,10 @@ def test_unended_requests_are_those_that_were_taken():
     assert inbox.unended() == ["a"]
 
 
-def test_delivering_to_an_ended_request_tells_that_nobody_reads():
-    assert make_inbox().deliver(Token("gone", 1)) is False
+def test_a_message_for_an_ended_request_is_dropped():
+    inbox = make_inbox()
+    inbox.deliver(Token("gone", 1))
+    assert inbox.flush() == []
 
 
 @pytest.mark.parametrize(
@@ -247,8 +259,10 @@ def test_submit_on_a_loop_gives_a_mailbox_of_that_loop():
 
     async def run() -> list:
         mailbox = make_client(inbox).submit(submit())
-        await asyncio.to_thread(inbox.deliver, finished())
-        return await mailbox.next_batch()
+        reader = asyncio.create_task(mailbox.next_batch())
+        await asyncio.sleep(0)
+        await asyncio.to_thread(lambda: (inbox.deliver(finished()), inbox.flush()))
+        return await reader
 
     assert asyncio.run(run()) == [finished()]
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from isotherm.daemon.errors import EngineError
 from isotherm.daemon.request import SamplingParams
-from isotherm.daemon.sampler import Sampler, log_probabilities, ranked
+from isotherm.daemon.sampler import Sampler, _invert, _nucleus, log_probabilities, ranked
 
 
 def params(**fields) -> SamplingParams:
@@ -156,9 +156,40 @@ def test_top_p_keeps_the_token_that_crosses_it():
     assert drawn[2] == 0 and abs(drawn[1] - 0.375) < 0.05
 
 
-def test_top_p_grows_past_its_first_guess_on_a_flat_distribution():
-    drawn = frequencies(np.zeros(4000, np.float32), params(temperature=1.0, top_p=0.5), 4000)
-    assert np.flatnonzero(drawn).max() > 1500 and np.flatnonzero(drawn).max() < 2000
+def test_top_p_on_equal_scores_keeps_the_lower_ids():
+    assert sorted(_nucleus(np.zeros(4000, np.float32), 0.5)) == list(range(2000))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 99),
+    size=st.integers(1, 3000),
+    scale=st.sampled_from([0.01, 0.5, 3.0, 100.0]),
+    top_p=st.floats(0.01, 0.99),
+)
+def test_the_nucleus_is_the_shortest_run_of_the_best_that_reaches_top_p(seed, size, scale, top_p):
+    logits = logits_of(seed, size, scale)
+    scaled = logits - logits.max()
+    order = np.argsort(-scaled, kind="stable")
+    reached = np.cumsum(np.exp(scaled[order]), dtype=np.float64)
+    count = int(np.searchsorted(reached, top_p * reached[-1])) + 1
+    found = _nucleus(scaled, top_p)
+    assert abs(found.size - count) <= 1  # the sums differ in their last bits
+    assert sorted(found) == sorted(order[: found.size])
+
+
+def test_masked_scores_are_never_in_the_nucleus():
+    scaled = np.zeros(1000, np.float32)
+    scaled[500:] = -np.inf
+    assert _nucleus(scaled, 0.999).max() < 500
+
+
+@pytest.mark.parametrize("size", [3, 512, 700, 2000])
+@pytest.mark.parametrize("uniform", [0.0, 0.5, 1.0 - 2.0**-53])
+def test_a_draw_never_lands_on_a_weight_of_zero(size, uniform):
+    weights = np.zeros(size, np.float32)
+    weights[size // 2] = 0.3
+    assert _invert(weights, uniform) == size // 2
 
 
 def test_equal_scores_at_the_border_of_top_k_go_to_the_lower_ids():
