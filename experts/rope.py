@@ -74,10 +74,10 @@ def rope_from_gguf(keys: Fields, head_dim: int, max_context: int, factors: NDArr
             fast = keys.number("rope.scaling.yarn_beta_fast", 1e-3, 1e6, 32.0)
             slow = keys.number("rope.scaling.yarn_beta_slow", 1e-3, 1e6, 1.0)
             frequencies = yarn_frequencies(base, factor, trained, (fast, slow))
-            magnitude = keys.number("rope.scaling.attn_factor", 1e-3, 1e3, 1.0) * yarn_magnitude(factor)
+            magnitude = yarn_magnitude(factor)
     if factors is not None:
         frequencies = frequencies / _checked(keys, factors, len(frequencies))
-    return _spec(frequencies, magnitude)
+    return _spec(frequencies, magnitude * keys.number("rope.scaling.attn_factor", 1e-3, 1e3, 1.0))
 
 
 def _even(fields: Fields, rotary_dim: int) -> int:

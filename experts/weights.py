@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .architectures import Architecture, Source, biases_of
-from .checkpoint.base import Checkpoint, RawTensor
+from .checkpoint import Checkpoint, RawTensor, release
 from .errors import CheckpointError
 from .formats import Floats, dequantise, format_of
 from .roles import Shape, role_shapes
@@ -44,6 +44,15 @@ class Weights:
 
     def has(self, role: str) -> bool:
         return role in self._places
+
+    def shape(self, role: str) -> Shape:
+        """The logical shape; (experts, rows, columns) for a bank."""
+        return self._shapes[role]
+
+    @property
+    def head_is_embedding(self) -> bool:
+        """Whether the head and the embedding are one tensor."""
+        return self._places["head"] == self._places["embed"]
 
     def tensor(self, role: str) -> RawTensor:
         """The tensor in the file's own format: a view on the file, but for Q and K rows that had to be put in order.
@@ -138,7 +147,7 @@ def _part(tensor: RawTensor, source: Source) -> RawTensor:
 def _half_split(tensor: RawTensor, num_heads: int) -> RawTensor:
     """Rows from adjacent-pair order (0, 1 turn together) to half-split order (0 turns with head_dim / 2)."""
     rows = np.arange(tensor.shape[0]).reshape(num_heads, -1, 2).swapaxes(1, 2).reshape(-1)
-    if len(tensor.shape) == 2:
-        return replace(tensor, data=tensor.data[rows])
-    elements = tensor.data.reshape(tensor.shape[0], -1)  # a vector: its elements are the rows
-    return replace(tensor, data=elements[rows].reshape(-1))
+    # A vector's rows are its elements.
+    data = tensor.data.reshape(tensor.shape[0], -1)[rows].reshape(tensor.data.shape)
+    release(tensor)  # the copy stands for it from here on
+    return replace(tensor, data=data)

@@ -114,7 +114,7 @@ def _routing(architecture: Architecture, keys: Fields) -> RoutingSpec:
         top_k=keys.integer("expert_used_count", 1, num_experts),
         score=architecture.score,
         renormalise=renormalise,
-        scale=keys.number("expert_weights_scale", 0.0, 1e3, 1.0) or 1.0,
+        scale=keys.number("expert_weights_scale", 0.0, 1e3, 0.0) or 1.0,  # zero stands for none
     )
 
 

@@ -1,5 +1,6 @@
 """Checkpoints: GGUF files and safetensors folders, opened by mmap. No pickle is read and no code is run."""
 
+import os
 from pathlib import Path
 
 from ..errors import CheckpointError, UnsupportedModelError
@@ -16,7 +17,14 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 
     Raises CheckpointError for a missing or broken file, UnsupportedModelError for a kind of file that is not read.
     """
-    path = Path(path).expanduser()
+    try:
+        return _open(Path(os.path.expanduser(path)))
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror})"
+        raise CheckpointError(f"{error.filename or path}: {problem}; check the path and its permissions") from error
+
+
+def _open(path: Path) -> Checkpoint:
     if not path.exists():
         raise CheckpointError(f"{path}: no such file or folder; check the path")
     if path.is_dir() or path.suffix == ".safetensors":

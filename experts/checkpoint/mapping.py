@@ -17,16 +17,11 @@ SAMPLE_BYTES = 64
 
 
 def map_file(path: Path) -> NDArray[np.uint8]:
-    """The whole file as a read-only uint8 array on its mapping; CheckpointError where there is nothing to map."""
-    try:
-        with path.open("rb") as file:
-            if path.stat().st_size == 0:
-                raise CheckpointError(f"{path}: the file is empty; {REMEDY}")
-            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
-    except OSError as error:
-        raise CheckpointError(
-            f"{path}: cannot be opened ({error.strerror}); check the path and its permissions"
-        ) from error
+    """The whole file as a read-only uint8 array on its mapping; CheckpointError for an empty file."""
+    with path.open("rb") as file:
+        if path.stat().st_size == 0:
+            raise CheckpointError(f"{path}: the file is empty; {REMEDY}")
+        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 
 
 def release(tensor: RawTensor) -> None:

@@ -1,0 +1,81 @@
+import numpy as np
+import pytest
+from gguf import quants
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from isotherm.experts.formats import FORMATS
+from support.k_quants import quantise_k
+
+RANDOM = np.random.default_rng(0).standard_normal((3, 512), dtype=np.float32)
+
+
+def encode(name: str, values: np.ndarray) -> np.ndarray:
+    if name.endswith("_K"):
+        return quantise_k(values, name)
+    return quants.quantize(values, GGMLQuantizationType[name]).view(np.uint8)
+
+
+def test_the_table_holds_the_formats_that_are_promised():
+    promised = "F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K"
+    assert list(FORMATS) == promised.split()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_sizes_are_the_formats_own(name):
+    row = FORMATS[name]
+    assert (row.block, row.block_bytes) == GGML_QUANT_SIZES[GGMLQuantizationType[name]]
+    assert row.row_bytes(512) == encode(name, RANDOM).shape[-1]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_dequantised_values_are_near_what_was_encoded(name):
+    bits = {"F32": 24, "F16": 11, "BF16": 8}.get(name) or int(name[1])
+    got = FORMATS[name].dequantise(encode(name, RANDOM))
+    assert got.dtype == np.float32 and got.shape == RANDOM.shape
+    step = np.abs(RANDOM).max() * 2.0 ** (1 - bits)  # a code is at most about one step away
+    assert np.abs(got - RANDOM).max() <= step
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_leading_axes_are_kept(name):
+    data = encode(name, RANDOM)
+    one = FORMATS[name].dequantise(data)
+    np.testing.assert_array_equal(FORMATS[name].dequantise(np.stack([data, data])), np.stack([one, one]))
+
+
+def test_q4_0_block_by_hand():
+    codes = np.arange(16, dtype=np.uint8)
+    block = np.concatenate([np.array([0.5], np.float16).view(np.uint8), codes | (15 - codes) << 4])
+    expected = 0.5 * (np.concatenate([np.arange(16), 15 - np.arange(16)]) - 8.0)
+    np.testing.assert_array_equal(FORMATS["Q4_0"].dequantise(block), expected)
+
+
+def test_q4_k_block_by_hand():
+    d, d_min = 0.5, 0.25
+    scales = np.array([1, 2, 3, 4, 33, 34, 35, 63], np.uint8)
+    offsets = np.array([0, 5, 6, 7, 16, 17, 50, 63], np.uint8)
+    codes = np.random.default_rng(1).integers(0, 16, (8, 32), np.uint8)
+    packed = [
+        *(scales[:4] | (scales[4:] >> 4) << 6),
+        *(offsets[:4] | (offsets[4:] >> 4) << 6),
+        *((scales[4:] & 15) | (offsets[4:] & 15) << 4),
+    ]
+    nibbles = (codes[0::2] | codes[1::2] << 4).reshape(-1)
+    head = np.array([d, d_min], np.float16).view(np.uint8)
+    block = np.concatenate([head, np.array(packed, np.uint8), nibbles])
+    expected = d * scales[:, None].astype(np.float32) * codes - d_min * offsets[:, None].astype(np.float32)
+    np.testing.assert_array_equal(FORMATS["Q4_K"].dequantise(block), expected.reshape(-1))
+
+
+@pytest.mark.parametrize("name", ["Q5_1", "Q5_K", "Q6_K"])
+def test_what_is_packed_into_8_bits_says_that_it_is_not_exact(name):
+    row = FORMATS[name]
+    assert row.packed == "q8" and not row.exact
+    assert row.product_error > FORMATS["Q8_0"].product_error
+
+
+@pytest.mark.parametrize(
+    ("name", "packed"),
+    [("F32", "f32"), ("F16", "f16"), ("BF16", "bf16"), ("Q4_0", "q4"), ("Q4_1", "q4m"), ("Q5_0", "q8"), ("Q8_0", "q8")],
+)
+def test_what_keeps_its_numbers_says_so(name, packed):
+    assert (FORMATS[name].packed, FORMATS[name].exact) == (packed, True)
