@@ -119,18 +119,16 @@ class Scheduler:
             raise RuntimeError("the last step is neither committed nor discarded")
         num_decoders = sum(sequence.num_behind == 1 for sequence in self._running)
         prefill_left = min(self.budget.prefill_tokens(num_decoders), self.max_step_tokens - num_decoders)
-        num_preemptions = self.num_preemptions
         chunks: list[Chunk] = []
         for sequence in self._serve_running():
             count = 1 if sequence.num_behind == 1 else min(sequence.num_behind, prefill_left)
             prefill_left -= count if sequence.num_behind > 1 else 0
             if count:
                 chunks.append(self._chunk(sequence, count))
-        if self.num_preemptions == num_preemptions:  # else the blocks that came free are spoken for
-            while prefill_left > 0 and (admitted := self._admit()) is not None:
-                count = min(admitted.num_behind, prefill_left)
-                prefill_left -= count
-                chunks.append(self._chunk(admitted, count))
+        while prefill_left > 0 and (admitted := self._admit()) is not None:
+            count = min(admitted.num_behind, prefill_left)
+            prefill_left -= count
+            chunks.append(self._chunk(admitted, count))
         self._plan = StepPlan(tuple(chunks))
         self._in_step = [self._sequences[chunk.request_id] for chunk in chunks]
         return self._plan
@@ -204,7 +202,7 @@ class Scheduler:
                 f"{len(self._waiting)} waiting + {len(self._running)} running are not {len(self._sequences)} requests"
             )
         ending = [sequence for sequence in self._in_step if sequence.ended]
-        self.pool.check_integrity(sequence.table for sequence in [*self._running, *self._waiting, *ending])
+        self.pool.check_integrity(sequence.table for sequence in [*self._running, *ending])
 
     def _serve_running(self) -> Iterator[Sequence]:
         """Running sequences in order, each with room for its next token; the last ones are preempted to make room."""

@@ -56,6 +56,13 @@ def test_salts_separate_caches() -> None:
     assert num_hits(pool, [1, 2, 3], salt="alice") == 1
 
 
+def test_equal_prompts_of_two_salts_are_cached_side_by_side() -> None:
+    pool = BlockPool(8, 2)
+    filled(pool, [1, 2, 3], salt="alice")
+    filled(pool, [1, 2, 3], salt="bob")
+    assert num_hits(pool, [1, 2, 3], salt="alice") == num_hits(pool, [1, 2, 3], salt="bob") == 1
+
+
 def test_colliding_hashes_do_not_mix_prefixes() -> None:
     pool = BlockPool(8, 2, digest=lambda _: b"same")
     filled(pool, [1, 1, 2, 2], salt="alice")
@@ -121,6 +128,14 @@ def test_hits_that_nobody_uses_count_as_needed() -> None:
     assert not pool.open(table, hits, 7)
     pool.release(other)
     assert pool.open(table, hits, 7)
+
+
+def test_hits_that_others_use_cost_nothing() -> None:
+    pool = BlockPool(3, 2)
+    filled(pool, [1, 2, 3, 4])
+    table = BlockTable([1, 2, 3, 4, 5], "")
+    assert pool.open(table, pool.match_prefix(table), 5)
+    assert pool.num_free == 0
 
 
 def test_counters_are_in_tokens() -> None:
