@@ -3,7 +3,7 @@
 Weights ("T16"): tiles of 16 output rows; along the input axis a tile is a run of spans of 64 columns, each a multiple of 64
 bytes. In a span, codes of a group of 32 columns lie as 4 (4 bit) or 8 (8 bit) vectors of 16 rows x 4 columns:
 
-kind  span bytes  content
+kind  span bytes  content   (tiles come in pairs: rows are padded with zeros to 32)
 f32        4096   64 columns x 16 rows float32
 f16        2048   64 columns x 16 rows float16
 bf16       2048   64 columns x 16 rows bfloat16
@@ -46,9 +46,14 @@ def padded(columns: int) -> int:
     return -(-columns // SPAN) * SPAN
 
 
+def padded_rows(rows: int) -> int:
+    """Rows rounded up to whole pairs of tiles."""
+    return -(-rows // (2 * ROWS)) * 2 * ROWS
+
+
 def packed_bytes(kind: str, rows: int, columns: int) -> int:
     """Bytes of a packed matrix [rows, columns]."""
-    return -(-rows // ROWS) * (padded(columns) // SPAN) * KINDS[kind].span_bytes
+    return padded_rows(rows) // ROWS * (padded(columns) // SPAN) * KINDS[kind].span_bytes
 
 
 def record_bytes(columns: int, quantised: bool) -> int:

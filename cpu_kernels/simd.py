@@ -75,6 +75,11 @@ class Emit:
         arguments = [value, target, ir.Constant(i32, 4), self.lanes_below(count)]
         self.call("llvm.masked.store.v16f32.p0", ir.VoidType(), arguments)
 
+    def prefetch(self, pointer: Value, offset: Value | int = 0) -> None:
+        """Ask for the cache line of an address that will be read soon."""
+        arguments = [self.at(pointer, offset), *(ir.Constant(i32, hint) for hint in (0, 3, 1))]
+        self.call("llvm.prefetch.p0", ir.VoidType(), arguments)
+
     # -- vectors
     def splat(self, scalar: Value, lanes: int = LANES) -> Value:
         """`scalar` in every lane; a splat of a load folds into the instruction that uses it."""
@@ -106,6 +111,9 @@ class Emit:
 
     def square_root(self, a: Value) -> Value:
         return self.call("llvm.sqrt.f32", f32, [a])
+
+    def minimum(self, a: Value, b: Value) -> Value:
+        return self.b.select(self.b.fcmp_ordered("<", a, b), a, b)
 
     def shuffle(self, a: Value, order: Sequence[int]) -> Value:
         mask = ir.Constant(ir.VectorType(i32, len(order)), list(order))
@@ -171,6 +179,19 @@ class Emit:
     def store_half(self, value: Value, pointer: Value, offset: Value | int = 0) -> None:
         """float32 lanes to consecutive float16."""
         self.store(self.half_bits(value), pointer, offset)
+
+    def load_8(self, pointer: Value, offset: Value | int, half: bool) -> Value:
+        """8 float16 or float32 in the low lanes of an f32x16, zeros above them."""
+        if not half:
+            return self._low_lanes(self.load(ir.VectorType(f32, 8), pointer, offset))
+        bits = self._low_lanes(self.load(ir.VectorType(i16, 8), pointer, offset))
+        if self.tier.half:
+            return self.b.fpext(self.b.bitcast(bits, ir.VectorType(ir.HalfType(), 16)), f32x16)
+        return self._half_bits_to_float(self.b.zext(bits, i32x16))
+
+    def _low_lanes(self, value: Value) -> Value:
+        order = ir.Constant(ir.VectorType(i32, 16), [min(lane, 8) for lane in range(16)])
+        return self.b.shuffle_vector(value, ir.Constant(value.type, None), order)
 
     def load_bfloat(self, pointer: Value, offset: Value | int = 0) -> Value:
         """16 bfloat16 -> f32x16."""

@@ -1,0 +1,117 @@
+"""The runner on the CPU: lays a StepPlan out in the arrays that the recorded program reads, and runs the program."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cpu_kernels.descriptor import N_LOGITS, N_QUERY_BLOCKS, N_TOKENS
+from ..cpu_kernels.layout import KV_BLOCK, QUERY_BLOCK
+from ..cpu_kernels.team import Team
+from ..experts.cpu_ops import CpuOps
+from ..experts.decoder import record
+from ..experts.kv_store import KvStore, kv_block_bytes
+from ..experts.model import Model
+from ..experts.pack import PackedWeights, pack
+from ..experts.spec import ModelSpec
+from ..experts.step_inputs import StepInputs, StepLimits
+from .events import EventLog
+from .step import Chunk, StepPlan
+
+__all__ = ["DecoderRunner", "kv_block_bytes", "load_runner"]
+
+Progress = Callable[[str, int, int], None]
+
+
+class DecoderRunner:
+    """A model on the CPU team (see `step.Runner`). Not thread-safe: one thread executes."""
+
+    block_size = KV_BLOCK
+
+    def __init__(
+        self, spec: ModelSpec, weights: PackedWeights, cache: KvStore, limits: StepLimits, num_blocks: int, threads: int
+    ) -> None:
+        self.vocab_size, self.num_blocks = spec.vocab_size, num_blocks
+        self.max_step_tokens, self.max_context = limits.tokens, limits.blocks_per_sequence * KV_BLOCK
+        self.weight_bytes, self.kv_bytes_per_token = weights.nbytes, cache.nbytes // (num_blocks * KV_BLOCK)
+        self.active_weight_bytes_per_token = _active_bytes(spec, weights)
+        self._weights, self._cache = weights, cache  # the program holds their addresses
+        self._inputs = StepInputs(limits)
+        self._ops = CpuOps(spec, weights, self._inputs, cache, threads)
+        record(spec, self._ops)
+        self._program = self._ops.program()
+        self.team = Team(threads)
+
+    def execute(self, plan: StepPlan) -> NDArray[np.float32]:
+        """Run one step; logits [chunks that sample, vocab_size], valid until the next call."""
+        if plan.num_tokens > self.max_step_tokens:
+            raise ValueError(f"a step of {plan.num_tokens} tokens exceeds the runner's {self.max_step_tokens}")
+        rows = self._lay_out(plan)
+        self.team.run(self._program, self._inputs.counts)
+        return self._ops.logits[:rows, : self.vocab_size]
+
+    def close(self) -> None:
+        """Stop the workers. The runner cannot be used afterwards."""
+        self.team.close()
+
+    def _lay_out(self, plan: StepPlan) -> int:
+        inputs, first, blocks, rows = self._inputs, 0, 0, 0
+        for sequence, chunk in enumerate(plan.chunks):
+            count = len(chunk.tokens)
+            self._lay_tokens(chunk, sequence, first)
+            starts = np.arange(first, first + count, QUERY_BLOCK)
+            here = slice(blocks, blocks + len(starts))
+            inputs.block_first[here] = starts
+            inputs.block_count[here] = np.minimum(QUERY_BLOCK, first + count - starts)
+            inputs.block_table[here] = inputs.tables[sequence].ctypes.data
+            if chunk.sample:
+                inputs.logit_rows[rows] = first + count - 1
+                rows += 1
+            first, blocks = first + count, blocks + len(starts)
+        inputs.counts[[N_TOKENS, N_LOGITS, N_QUERY_BLOCKS]] = first, rows, blocks
+        return rows
+
+    def _lay_tokens(self, chunk: Chunk, sequence: int, first: int) -> None:
+        inputs, count = self._inputs, len(chunk.tokens)
+        table = np.asarray(chunk.block_table, np.int64)
+        inputs.tables[sequence, : len(table)] = table
+        positions = np.arange(chunk.start, chunk.start + count)
+        here = slice(first, first + count)
+        inputs.tokens[here], inputs.positions[here] = chunk.tokens, positions
+        inputs.slots[here] = table[positions // KV_BLOCK] * KV_BLOCK + positions % KV_BLOCK
+
+
+def load_runner(
+    model: Model,
+    *,
+    threads: int,
+    num_blocks: int,
+    max_context: int,
+    max_step_tokens: int = 512,
+    max_running: int = 64,
+    kv_half: bool = True,
+    progress: Progress | None = None,
+    events: EventLog | None = None,
+) -> DecoderRunner:
+    """Pack a model's weights and record its program. Raises ModelError for what cannot be run."""
+    weights = pack(model, threads, progress)
+    if events:
+        for name, count in weights.reencoded.items():
+            events.record("weights_reencoded", f"{count} matrices of format {name} re-encoded to a packed kind")
+    limits = StepLimits(max_step_tokens, max_running, -(-max_context // KV_BLOCK))
+    cache = KvStore(model.spec, num_blocks, kv_half)
+    if progress:
+        progress("compiling kernels", 0, 1)
+    runner = DecoderRunner(model.spec, weights, cache, limits, num_blocks, threads)
+    if progress:
+        progress("compiling kernels", 1, 1)
+    return runner
+
+
+def _active_bytes(spec: ModelSpec, weights: PackedWeights) -> float:
+    """Bytes of weights that one token alone reads: all but the embedding, of the experts the chosen share."""
+    dense = sum(matrix.nbytes for role, matrix in weights.matrices.items() if role != "embed")
+    if spec.routing is None:
+        return float(dense)
+    share = spec.routing.top_k / spec.routing.num_experts
+    return dense + share * sum(matrix.nbytes for bank in weights.banks.values() for matrix in bank)

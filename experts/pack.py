@@ -1,0 +1,166 @@
+"""Packing a model: every matrix once from the mapped checkpoint into the runtime layout, in one arena of RAM."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cpu_kernels.layout import GROUP, KINDS, ROWS, SPAN, packed_bytes, padded, padded_rows
+from ..cpu_kernels.packing import pack_codes, pack_floats
+from .checkpoint import release
+from .checkpoint.base import RawTensor
+from .codes import codes_of
+from .formats import format_of
+from .memory import arena
+from .model import Model
+
+T = TypeVar("T", bound=np.generic)
+Progress = Callable[[str, int, int], None]
+_SLAB = 1 << 20  # elements unpacked at a time: bounds the temporary memory
+
+
+@dataclass(frozen=True, slots=True)
+class PackedMatrix:
+    """A matrix [rows, columns] in tiles at `address`; the arena owns the memory."""
+
+    kind: str
+    rows: int
+    columns: int
+    address: int
+
+    @property
+    def tiles(self) -> int:
+        return padded_rows(self.rows) // ROWS
+
+    @property
+    def spans(self) -> int:
+        return padded(self.columns) // SPAN
+
+    @property
+    def nbytes(self) -> int:
+        return packed_bytes(self.kind, self.rows, self.columns)
+
+
+@dataclass(slots=True)
+class PackedWeights:
+    """matrices by role, banks (a matrix per expert) by role, vectors float32 padded with zeros to whole spans."""
+
+    arena: NDArray[np.uint8]
+    matrices: dict[str, PackedMatrix] = field(default_factory=dict)
+    banks: dict[str, list[PackedMatrix]] = field(default_factory=dict)
+    vectors: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    reencoded: Counter[str] = field(default_factory=Counter)  # format -> matrices that changed their numbers
+
+    @property
+    def nbytes(self) -> int:
+        return self.arena.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    role: str
+    expert: int | None
+    tensor: RawTensor
+    offset: int
+
+
+def packed_size(model: Model) -> int:
+    """Bytes that `pack` will allocate, computed from shapes alone."""
+    return sum(_size(tensor) for _, _, tensor in _matrices(model))
+
+
+def pack(model: Model, threads: int = 1, progress: Progress | None = None) -> PackedWeights:
+    """Pack all weights of `model`. Peak memory is the packed size plus a few MiB per thread."""
+    tasks, size = [], 0
+    for role, expert, tensor in _matrices(model):
+        tasks.append(_Task(role, expert, tensor, size))
+        size += _size(tensor)
+    packed = PackedWeights(arena(size))
+    for role in model.weights.roles:
+        if _is_vector(model, role):
+            values = model.weights.dense(role)
+            packed.vectors[role] = np.zeros(padded(values.size), np.float32)
+            packed.vectors[role][: values.size] = values
+    done = 0
+    with ThreadPoolExecutor(threads) as pool:
+        for task, matrix in zip(tasks, pool.map(lambda t: _pack_one(t, packed.arena), tasks), strict=True):
+            _file(packed, task, matrix)
+            done += matrix.nbytes
+            if progress:
+                progress("packing weights", done, size)
+    if "head" not in packed.matrices:
+        packed.matrices["head"] = packed.matrices["embed"]
+    return packed
+
+
+def _is_vector(model: Model, role: str) -> bool:
+    return len(model.weights.shape(role)) == 1
+
+
+def _matrices(model: Model) -> Iterator[tuple[str, int | None, RawTensor]]:
+    for role in model.weights.roles:
+        shape = model.weights.shape(role)
+        if len(shape) == 3:
+            for expert in range(shape[0]):
+                yield role, expert, model.weights.expert(role, expert)
+        elif len(shape) == 2 and not (role == "head" and model.weights.head_is_embedding):
+            yield role, None, model.weights.tensor(role)
+
+
+def _size(tensor: RawTensor) -> int:
+    rows, columns = tensor.shape
+    return packed_bytes(format_of(tensor).packed, rows, columns)
+
+
+def _file(packed: PackedWeights, task: _Task, matrix: PackedMatrix) -> None:
+    if task.expert is None:
+        packed.matrices[task.role] = matrix
+    else:
+        packed.banks.setdefault(task.role, []).append(matrix)
+    if not format_of(task.tensor).exact:
+        packed.reencoded[task.tensor.format] += 1
+
+
+def _pack_one(task: _Task, arena: NDArray[np.uint8]) -> PackedMatrix:
+    tensor = task.tensor
+    rows, columns = tensor.shape
+    kind = format_of(tensor).packed
+    spans, span_bytes = padded(columns) // SPAN, KINDS[kind].span_bytes
+    tile_bytes = spans * span_bytes
+    slab = max(2 * ROWS, _SLAB // padded(columns) // (2 * ROWS) * (2 * ROWS))
+    for first in range(0, rows, slab):
+        raw = tensor.data[first : first + slab]
+        start = task.offset + first // ROWS * tile_bytes
+        tiles = padded_rows(len(raw)) // ROWS
+        out = arena[start : start + tiles * tile_bytes].reshape(tiles, spans, span_bytes)
+        _pack_rows(kind, tensor.format, raw, columns, out)
+    release(tensor)
+    return PackedMatrix(kind, rows, columns, arena.ctypes.data + task.offset)
+
+
+def _pack_rows(kind: str, name: str, raw: NDArray[np.uint8], columns: int, out: NDArray[np.uint8]) -> None:
+    rows, width = out.shape[0] * ROWS, out.shape[1] * SPAN
+    if not KINDS[kind].quantised:
+        pack_floats(kind, _grow(raw, rows, width * (raw.shape[1] // columns)), out)
+        return
+    parts = codes_of(name, raw, columns)
+    pack_codes(
+        kind,
+        _grow(parts.codes, rows, width),
+        _grow(parts.scales, rows, width // GROUP),
+        None if parts.minima is None else _grow(parts.minima, rows, width // GROUP),
+        out,
+    )
+
+
+def _grow(values: NDArray[T], rows: int, width: int) -> NDArray[T]:
+    """Zeros around: a zero scale silences whatever codes stand there."""
+    if values.shape == (rows, width):
+        return np.ascontiguousarray(values)
+    grown = np.zeros((rows, width), values.dtype)
+    grown[: values.shape[0], : values.shape[1]] = values
+    return grown

@@ -1,0 +1,45 @@
+"""What changes from step to step, at fixed addresses: the arrays that a recorded program reads."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cpu_kernels.descriptor import STEP_SLOTS
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """The largest step: tokens, sequences, rows of logits and blocks per sequence."""
+
+    tokens: int
+    sequences: int
+    blocks_per_sequence: int
+
+
+@dataclass(slots=True)
+class StepInputs:
+    """counts: by `descriptor` slot. Per token: tokens, positions, slots (block * KV_BLOCK + offset). logit_rows: token rows
+    whose logits are wanted. Per query block: first token row, number of tokens, address of its sequence's block table.
+    """
+
+    limits: StepLimits
+    counts: Indices = field(init=False)
+    tokens: Indices = field(init=False)
+    positions: Indices = field(init=False)
+    slots: Indices = field(init=False)
+    logit_rows: Indices = field(init=False)
+    block_first: Indices = field(init=False)
+    block_count: Indices = field(init=False)
+    block_table: Indices = field(init=False)
+    tables: Indices = field(init=False)  # [sequences, blocks_per_sequence]
+
+    def __post_init__(self) -> None:
+        most = self.limits
+        self.counts = np.zeros(STEP_SLOTS, np.int64)
+        for name in ("tokens", "positions", "slots", "block_first", "block_count", "block_table"):
+            setattr(self, name, np.zeros(most.tokens, np.int64))
+        self.logit_rows = np.zeros(most.sequences, np.int64)
+        self.tables = np.zeros((most.sequences, most.blocks_per_sequence), np.int64)
