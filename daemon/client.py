@@ -7,7 +7,7 @@ from collections.abc import Callable
 from .errors import ContextLengthError, InvalidRequestError
 from .inbox import Inbox
 from .mailbox import Mailbox
-from .messages import Submit
+from .messages import FinishReason, Submit
 from .status import EngineStats
 
 
@@ -41,9 +41,12 @@ class EngineClient:
         """Raise what submit would raise for engine or queue: a cheap check before a prompt is tokenised."""
         self._inbox.check_open()
 
-    def abort(self, request_id: str) -> None:
-        """Forget a request within a step. It ends in Finished("abort") unless it has ended already."""
-        self._inbox.abort(request_id)
+    def abort(self, request_id: str, reason: FinishReason = "abort") -> None:
+        """End a request within a step, with Finished(reason) unless it has ended already.
+
+        `reason` "stop": its text has met a stop string; it then counts as a normal end.
+        """
+        self._inbox.abort(request_id, reason)
 
     def stats(self) -> EngineStats:
         """The engine's state after its last step."""

@@ -17,7 +17,7 @@ from .client import EngineClient
 from .errors import EngineError, OverloadedError, RequestError
 from .events import EventLog
 from .inbox import Inbox, QueueLimits
-from .messages import Failed, Finished, Submit, Token, TokenLogprobs, Usage
+from .messages import Failed, Finished, FinishReason, Submit, Token, TokenLogprobs, Usage
 from .metrics import Metrics, RequestTimer
 from .sampler import Sampler
 from .scheduler import Outcome, Scheduler
@@ -122,7 +122,7 @@ class Engine:
         False: the end.
         """
         for request_id in self._inbox.flush():
-            self._abort(request_id)
+            self._abort(request_id, "abort")
         idle = not self._scheduler.has_work
         if idle:
             self._audit()
@@ -132,7 +132,7 @@ class Engine:
             if isinstance(message, Submit):
                 self._accept(message)
             else:
-                self._abort(message.request_id)
+                self._abort(message.request_id, message.reason)
         self._inbox.flush()
         return not self._stopping and (self._scheduler.has_work or not self._inbox.closed)
 
@@ -156,8 +156,8 @@ class Engine:
         timer.ended("error", None, time.monotonic())
         self._inbox.deliver(Failed(submit.request_id, failure))
 
-    def _abort(self, request_id: str) -> None:
-        finished = self._scheduler.abort(request_id)
+    def _abort(self, request_id: str, reason: FinishReason) -> None:
+        finished = self._scheduler.abort(request_id, reason)
         if finished is not None:
             self._end(finished, finished.reason, finished.usage)
 
@@ -236,6 +236,7 @@ class Engine:
 
     def _give_up(self, reason: str) -> None:
         self._state, self._reason = "failed", reason
+        self.events.record("engine_failed", reason, logging.ERROR)
         self._inbox.close(reason)
         self._stopping = True
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from .errors import EngineError, InvalidRequestError, OverloadedError
 from .mailbox import Mailbox, wake
-from .messages import Abort, Failed, Finished, FromEngine, Submit, ToEngine
+from .messages import Abort, Failed, Finished, FinishReason, FromEngine, Submit, ToEngine
 
 _RETRY_AFTER_S = (1.0, 600.0)
 
@@ -55,11 +55,11 @@ class Inbox:
         with self._changed:
             self._check(num_tokens=0)
 
-    def abort(self, request_id: str) -> None:
+    def abort(self, request_id: str, reason: FinishReason = "abort") -> None:
         """Ask the engine to forget a request. One that has ended, or never was, is no error: ends cross aborts."""
         with self._changed:
             if request_id in self._mailboxes:
-                self._messages.append(Abort(request_id))
+                self._messages.append(Abort(request_id, reason))
                 self._changed.notify()
 
     def close(self, reason: str) -> None:

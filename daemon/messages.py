@@ -24,9 +24,10 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Forget a request wherever it is. Its terminal message is Finished("abort")."""
+    """Forget a request wherever it is. It ends in Finished(reason); "stop" says that its text has met a stop string."""
 
     request_id: str
+    reason: FinishReason = "abort"
 
 
 @dataclass(frozen=True, slots=True)

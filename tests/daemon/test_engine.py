@@ -229,6 +229,7 @@ def test_failures_in_a_row_fail_the_engine_with_the_reason():
         until(lambda: runner.closed)
         assert engine.stats().state == "failed"
         assert "2 steps in a row failed" in engine.stats().reason
+        assert engine.events.counts() == {"step_failed": 2, "engine_failed": 1}
         with pytest.raises(EngineError, match="injected failure of call 2"):
             client.submit(request("late"))
 
@@ -327,6 +328,18 @@ def test_an_aborted_request_gets_no_token_after_its_abort_was_taken():
         client.abort("a")
         runner.let_go()
         assert len(tokens_of(messages_of(box))) == 1  # of the step under way
+
+
+def test_a_text_that_met_a_stop_string_ends_as_stopped():
+    runner = GatedRunner()
+    engine = make_engine(runner)
+    with running(engine) as client:
+        box = client.submit(request(max_tokens=100))
+        runner.wait_for_step()
+        client.abort("a", "stop")
+        runner.let_go()
+        assert messages_of(box)[-1].reason == "stop"
+        assert 'isotherm_request_finished_total{reason="stop"} 1.0' in engine.metrics.render().decode()
 
 
 def test_aborting_twice_and_after_the_end_is_harmless():
@@ -481,7 +494,7 @@ def test_the_audit_ends_a_request_that_was_lost():
         assert engine.events.counts() == {"audit_failed": 1}
 
 
-def test_an_idle_engine_does_nothing_and_a_busy_one_shows_its_age(monkeypatch):
+def test_an_idle_engine_does_nothing_and_a_busy_one_shows_its_age():
     runner = GatedRunner()
     engine = make_engine(runner)
     with running(engine) as client:
@@ -491,7 +504,7 @@ def test_an_idle_engine_does_nothing_and_a_busy_one_shows_its_age(monkeypatch):
         assert engine.stats().heartbeat == beat and engine.stats().step_age() == 0
         client.submit(request())
         runner.wait_for_step()
-        assert engine.stats().busy and engine.stats().step_age(now=engine.stats().heartbeat + 9) == 9
+        assert engine.stats().busy and engine.stats().step_age(now=engine.stats().heartbeat + 9) == pytest.approx(9)
 
 
 def test_usage_and_metrics_agree():
