@@ -1,0 +1,29 @@
+"""create_app: the HTTP side of one service as an ASGI application."""
+
+from fastapi import FastAPI
+
+from . import admin
+from .auth import ApiKeys
+from .errors import HANDLED, handle_error
+from .middleware import BodyLimit, RequestId, SafetyNet
+from .openai import chat, completions, models
+from .openai.fields import FieldNotes
+from .service import Service
+
+
+def create_app(service: Service) -> FastAPI:
+    """The application. It holds no state beyond the service and a memory of unknown field names."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    notes = FieldNotes()
+    app.include_router(chat.router(service, notes))
+    app.include_router(completions.router(service, notes))
+    app.include_router(models.router(service))
+    app.include_router(admin.router(service))
+    for kind in HANDLED:
+        app.add_exception_handler(kind, handle_error)
+    # The last one added is the outermost.
+    app.add_middleware(BodyLimit, limit=service.limits.max_body)
+    app.add_middleware(ApiKeys, digests=service.api_keys)
+    app.add_middleware(SafetyNet)
+    app.add_middleware(RequestId)
+    return app

@@ -1,0 +1,125 @@
+"""How errors look to a client: OpenAI's nested object, with one table from exception class to status.
+
+Besides the daemon's errors these are raised here:
+
+ApiError(Exception)
+├── InvalidApiKeyError      401, no or a wrong key
+├── UnknownModelError       404, a model that is not served
+└── BodyTooLargeError       413, the body exceeds the limit
+"""
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..daemon.errors import EngineError, InvalidRequestError, OverloadedError, RequestError
+
+logger = logging.getLogger(__name__)
+
+ENGINE_RETRY_AFTER = 5.0
+
+
+class ApiError(Exception):
+    """An error of the HTTP side. `param` names the field at fault, if there is one."""
+
+    param: str | None = None
+
+
+class InvalidApiKeyError(ApiError):
+    """No key or a wrong one."""
+
+
+class UnknownModelError(ApiError):
+    """The named model is not served."""
+
+    param = "model"
+
+
+class BodyTooLargeError(ApiError):
+    """The request body exceeds the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Status and names under which a class of errors is reported."""
+
+    status: int
+    type: str
+    code: str | None = None
+
+
+_INTERNAL = Kind(500, "server_error", "internal_error")
+_KINDS: dict[type[Exception], Kind] = {
+    RequestError: Kind(400, "invalid_request_error"),
+    InvalidApiKeyError: Kind(401, "authentication_error", "invalid_api_key"),
+    UnknownModelError: Kind(404, "invalid_request_error", "model_not_found"),
+    BodyTooLargeError: Kind(413, "invalid_request_error", "request_too_large"),
+    OverloadedError: Kind(429, "rate_limit_error", "rate_limit_exceeded"),
+    EngineError: Kind(503, "service_unavailable_error", "engine_unavailable"),
+}
+HANDLED: tuple[type[Exception], ...] = (*_KINDS, HTTPException, RequestValidationError)
+
+
+def kind_of(error: Exception) -> Kind:
+    """The row of the table for this error; errors that nobody foresaw are internal ones."""
+    if isinstance(error, HTTPException):
+        return Kind(error.status_code, "invalid_request_error")
+    return next((_KINDS[base] for base in type(error).__mro__ if base in _KINDS), _INTERNAL)
+
+
+def error_body(error: Exception) -> dict[str, Any]:
+    """The nested error object. An unforeseen error's own text stays in the log."""
+    kind = kind_of(error)
+    if kind is _INTERNAL:
+        message = "The server failed on this request. Its log has the details under the x-request-id."
+    elif isinstance(error, HTTPException):
+        message = str(error.detail)
+    else:
+        message = str(error)
+    code = getattr(error, "code", None) or kind.code
+    return {"error": {"message": message, "type": kind.type, "param": getattr(error, "param", None), "code": code}}
+
+
+def error_response(error: Exception) -> Response:
+    """The error as a response, with the headers by which clients decide whether to try again."""
+    status = kind_of(error).status
+    headers = {"x-should-retry": "true" if status in (429, 503) else "false"}
+    if isinstance(error, OverloadedError | EngineError):
+        wait = error.retry_after if isinstance(error, OverloadedError) else ENGINE_RETRY_AFTER
+        headers["retry-after"] = str(max(1, math.ceil(wait)))
+    if isinstance(error, InvalidApiKeyError):
+        headers["www-authenticate"] = "Bearer"
+    if isinstance(error, BodyTooLargeError):
+        headers["connection"] = "close"  # the rest of the body will not be read
+    if isinstance(error, HTTPException) and error.headers:
+        headers.update(error.headers)
+    return Response(orjson.dumps(error_body(error)), status, headers, media_type="application/json")
+
+
+async def handle_error(_request: Request, error: Exception) -> Response:
+    """Starlette's exception handler for every class in HANDLED."""
+    if isinstance(error, RequestValidationError):
+        error = invalid_fields(list(error.errors()))
+    return error_response(error)
+
+
+def from_validation(error: ValidationError) -> InvalidRequestError:
+    """A pydantic error as one of ours: the first fault, named by its path."""
+    return invalid_fields(error.errors(include_url=False, include_context=False, include_input=False))
+
+
+def invalid_fields(faults: list[Any]) -> InvalidRequestError:
+    """The first of pydantic's fault records, which each have `loc` and `msg`."""
+    first = faults[0]
+    path = ""
+    for part in first["loc"]:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    return InvalidRequestError(f"{path or 'body'}: {first['msg']}", path or None)

@@ -1,0 +1,164 @@
+"""Generation: the completions of one HTTP request, run side by side in the engine."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self
+
+from ..daemon.client import EngineClient
+from ..daemon.errors import EngineError
+from ..daemon.mailbox import Mailbox
+from ..daemon.messages import Failed, Finished, FromEngine, Submit, Token, Usage
+from ..daemon.text import TextDelta, TextStream
+from ..daemon.tokenizer import Tokenizer
+
+StopReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """News of one choice: text with the tokens that belong to it, or with `finish_reason` its end."""
+
+    index: int
+    text: str
+    tokens: tuple[Token, ...]
+    finish_reason: StopReason | None = None
+
+
+class Choice:
+    """One completion on its way: its mailbox, its text, and how it ended."""
+
+    def __init__(self, index: int, submit: Submit, mailbox: Mailbox, text: TextStream) -> None:
+        self.index = index
+        self.request_id = submit.request_id
+        self.mailbox = mailbox
+        self.usage: Usage | None = None
+        self._prompt_tokens = len(submit.prompt)
+        self._text = text
+        self._received = 0
+
+    @property
+    def stopped(self) -> bool:
+        """A stop string was found: what the engine still sends is not wanted."""
+        return self._text.stopped is not None
+
+    @property
+    def finished(self) -> bool:
+        """The engine's terminal message has come."""
+        return self.usage is not None
+
+    def take(self, batch: Sequence[FromEngine]) -> Piece | None:
+        """What a batch of messages amounts to, None if nothing can be told yet. Raises what the engine reports."""
+        deltas: list[TextDelta] = []
+        reason: StopReason | None = None
+        for message in batch:
+            if isinstance(message, Token):
+                self._push(message, deltas)
+            else:
+                reason = self._end(message, deltas)
+        text = "".join(delta.text for delta in deltas)
+        tokens = tuple(token for delta in deltas for token in delta.tokens)
+        if not text and not tokens and reason is None:
+            return None
+        return Piece(self.index, text, tokens, reason)
+
+    def _push(self, token: Token, deltas: list[TextDelta]) -> None:
+        if self.stopped:
+            return
+        self._received += 1
+        delta = self._text.push(token)
+        if delta is not None:
+            deltas.append(delta)
+
+    def _end(self, message: Finished | Failed, deltas: list[TextDelta]) -> StopReason:
+        if self.stopped:
+            # Tokens that were computed before the abort arrived depend on timing; those up to the match do not.
+            cached = message.usage.cached_tokens if isinstance(message, Finished) else 0
+            self.usage = Usage(
+                prompt_tokens=self._prompt_tokens, cached_tokens=cached, completion_tokens=self._received
+            )
+            return "stop"
+        if isinstance(message, Failed):
+            raise message.error
+        if message.reason == "abort":
+            raise EngineError("the request was aborted by the server")
+        self.usage = message.usage
+        deltas.append(self._text.finish())
+        # The held back end of the text may complete a stop string only now.
+        return "stop" if self.stopped else message.reason
+
+
+class Generation:
+    """Submits on entering, all or none; aborts on leaving whatever has not ended by then."""
+
+    def __init__(self, client: EngineClient, tokenizer: Tokenizer, submits: Sequence[Submit]) -> None:
+        self._client = client
+        self._tokenizer = tokenizer
+        self._submits = submits
+        self.choices: list[Choice] = []
+
+    async def __aenter__(self) -> Self:
+        try:
+            for index, submit in enumerate(self._submits):
+                text = TextStream(self._tokenizer.detokenizer(), submit.sampling.stop)
+                self.choices.append(Choice(index, submit, self._client.submit(submit), text))
+        except BaseException:
+            self._abort_rest()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._abort_rest()
+
+    def _abort_rest(self) -> None:
+        for choice in self.choices:
+            if not choice.finished:
+                self._client.abort(choice.request_id)
+
+    async def pieces(self, tick: float) -> AsyncGenerator[Piece | None, None]:
+        """The pieces of all choices as they come; None each time that `tick` seconds pass without one."""
+        loop = asyncio.get_running_loop()
+        waiting = {asyncio.create_task(choice.mailbox.next_batch()): choice for choice in self.choices}
+        last = loop.time()
+        try:
+            while waiting:
+                timeout = max(0.0, last + tick - loop.time())
+                done, _ = await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+                for task, choice in sorted(
+                    ((task, waiting.pop(task)) for task in done), key=lambda pair: pair[1].index
+                ):
+                    piece = self._take(choice, task.result())
+                    if not choice.finished:
+                        waiting[asyncio.create_task(choice.mailbox.next_batch())] = choice
+                    if piece is not None:
+                        yield piece
+                        last = loop.time()
+                if loop.time() - last >= tick:
+                    yield None
+                    last = loop.time()
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    def _take(self, choice: Choice, batch: Sequence[FromEngine]) -> Piece | None:
+        if not batch:
+            raise EngineError("the engine closed the request without an answer")
+        already = choice.stopped
+        piece = choice.take(batch)
+        if choice.stopped and not already and not choice.finished:
+            self._client.abort(choice.request_id, "stop")
+        return piece
+
+    def usage(self, choices_per_prompt: int) -> Usage:
+        """The sum over all choices. A prompt with several choices counts once."""
+        each = [choice.usage for choice in self.choices if choice.usage is not None]
+        firsts = each[::choices_per_prompt]
+        return Usage(
+            prompt_tokens=sum(usage.prompt_tokens for usage in firsts),
+            cached_tokens=sum(usage.cached_tokens for usage in firsts),
+            completion_tokens=sum(usage.completion_tokens for usage in each),
+        )

@@ -1,0 +1,79 @@
+"""Fields that this server does not act on: refused where ignoring them would change the answer, else noted once."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from ...daemon.errors import InvalidRequestError
+
+logger = logging.getLogger(__name__)
+
+# Field: values that ask for nothing, besides null, false and empty ones.
+_REFUSED: dict[str, tuple[object, ...]] = {
+    "allowed_token_ids": (),
+    "audio": (),
+    "bad_words": (),
+    "best_of": (1,),
+    "chat_template": (),
+    "continue_final_message": (),
+    "documents": (),
+    "ebnf": (),
+    "function_call": ("none", "auto"),
+    "functions": (),
+    "grammar": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "include_stop_str_in_output": (),
+    "json_schema": (),
+    "length_penalty": (1.0,),
+    "modalities": (["text"],),
+    "prompt_embeds": (),
+    "prompt_logprobs": (),
+    "regex": (),
+    "response_format": ({"type": "text"},),
+    "structured_outputs": (),
+    "suffix": (),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (),
+    "web_search_options": (),
+}
+# Accepted in silence: they carry no wish about the text.
+_HARMLESS = frozenset(
+    {
+        "metadata",
+        "moderation",
+        "parallel_tool_calls",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+        "verbosity",
+    }
+)
+_MAX_NOTED = 1000
+
+
+class FieldNotes:
+    """Looks through the fields that a schema does not name. Remembers which unknown ones it has logged."""
+
+    def __init__(self) -> None:
+        self._noted: set[str] = set()
+
+    def check(self, extra: Mapping[str, Any] | None) -> None:
+        """Raises InvalidRequestError for a field that cannot be honoured."""
+        for name, value in (extra or {}).items():
+            if name in _REFUSED:
+                if value and value not in _REFUSED[name]:
+                    raise InvalidRequestError(f"{name} is not supported by this server; leave it out", name)
+            elif name not in _HARMLESS:
+                self._note(name)
+
+    def _note(self, name: str) -> None:
+        if name not in self._noted and len(self._noted) < _MAX_NOTED:
+            self._noted.add(name)
+            logger.info("clients send the unknown field %.80r, which is ignored", name)

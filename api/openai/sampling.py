@@ -1,0 +1,126 @@
+"""From request fields to SamplingParams and Submits."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...daemon.errors import ContextLengthError, InvalidRequestError
+from ...daemon.messages import Submit
+from ...daemon.request import SamplingParams
+from ..errors import UnknownModelError
+from ..service import Service
+from .schemas import CompletionFields
+
+_MAX_STOP_STRINGS = 64
+_MAX_LOGIT_BIAS = 100.0
+
+
+def check_model(service: Service, model: str | None) -> None:
+    """Raises UnknownModelError unless the model is the served one; none means that one."""
+    if model is not None and model != service.model_id:
+        raise UnknownModelError(f"the model {model!r} is not served here; this server has {service.model_id!r}")
+
+
+def room_for(service: Service, prompt: Sequence[int], wanted: int | None, default: int | None, param: str) -> int:
+    """How many tokens may be generated: `wanted`, else `default` (None: all that fit) cut to the room that is left.
+
+    Raises ContextLengthError if the prompt alone, or with `wanted`, does not fit the context.
+    """
+    room = service.max_context - len(prompt)
+    if room < 1:
+        raise ContextLengthError(
+            f"the prompt has {len(prompt)} tokens; with at least one to generate it exceeds the context of "
+            f"{service.max_context}",
+            param,
+        )
+    if wanted is None:
+        return room if default is None else min(default, room)
+    if wanted > room:
+        raise ContextLengthError(
+            f"the prompt has {len(prompt)} tokens and max_tokens is {wanted}; together they exceed the context of "
+            f"{service.max_context}",
+            param,
+        )
+    return wanted
+
+
+def sampling_params(body: CompletionFields, service: Service, max_tokens: int, logprobs: int | None) -> SamplingParams:
+    """The request's sampling rules. Raises InvalidRequestError that names the field."""
+    given = body.model_dump(include=_PLAIN, exclude_none=True)
+    if given.get("top_k") == -1:  # another way in use to say "off"
+        given["top_k"] = 0
+    return SamplingParams(
+        **given,
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        logit_bias=_logit_bias(body.logit_bias or {}, service.vocab_size),
+        stop=_stop(body.stop),
+        stop_token_ids=frozenset(body.stop_token_ids or ()),
+    )
+
+
+_PLAIN = {
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "min_tokens",
+    "ignore_eos",
+}
+
+
+def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
+    texts = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if len(texts) > _MAX_STOP_STRINGS:
+        raise InvalidRequestError(f"stop has {len(texts)} strings; at most {_MAX_STOP_STRINGS} are allowed", "stop")
+    return texts
+
+
+def _logit_bias(bias: dict[str, float], vocab_size: int) -> tuple[tuple[int, float], ...]:
+    pairs = []
+    for key, value in bias.items():
+        if not (key.isascii() and key.isdecimal() and len(key) < 20 and int(key) < vocab_size):
+            raise InvalidRequestError(
+                f"logit_bias has the key {key!r}; keys are token ids below {vocab_size}", "logit_bias"
+            )
+        if not -_MAX_LOGIT_BIAS <= value <= _MAX_LOGIT_BIAS:
+            raise InvalidRequestError(
+                f"logit_bias of token {key} is {value}; it must lie between -100 and 100", "logit_bias"
+            )
+        pairs.append((int(key), value))
+    return tuple(pairs)
+
+
+def choices_per_prompt(body: CompletionFields, service: Service, num_prompts: int) -> int:
+    """The checked `n`."""
+    n = 1 if body.n is None else body.n
+    limit = service.limits.max_choices
+    if n < 1 or n * num_prompts > limit:
+        raise InvalidRequestError(f"n is {n} for {num_prompts} prompts; 1 to {limit} choices in all are allowed", "n")
+    return n
+
+
+def submits(
+    service: Service, prompts: Sequence[tuple[tuple[int, ...], SamplingParams]], n: int, cache_salt: str
+) -> tuple[Submit, ...]:
+    """`n` children of each prompt, prompt by prompt. Child k draws from seed + k, so that they differ."""
+    name = uuid.uuid4().hex
+    children = [
+        (prompt, sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + k))
+        for prompt, sampling in prompts
+        for k in range(n)
+    ]
+    return tuple(
+        Submit(
+            request_id=f"{name}-{index}",
+            prompt=prompt,
+            sampling=sampling,
+            eos_token_ids=service.tokenizer.eos_ids,
+            cache_salt=cache_salt,
+        )
+        for index, (prompt, sampling) in enumerate(children)
+    )

@@ -1,0 +1,58 @@
+"""Service: what the HTTP side is given to serve one model."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..daemon.chat_template import ChatTemplate
+from ..daemon.client import EngineClient
+from ..daemon.metrics import Metrics
+from ..daemon.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds on what one client may take. Sizes in bytes, times in seconds.
+
+    max_choices: completions of one request, over all its prompts. ping_interval: longest silence of a stream.
+    write_timeout: how long a client may leave a full connection unread before its request is aborted.
+    """
+
+    max_body: int = 32 * 2**20
+    max_choices: int = 128
+    ping_interval: float = 10.0
+    write_timeout: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """One served model.
+
+    created: seconds since the epoch. status: what /admin/status answers. api_keys: sha256 digests of the accepted keys;
+    empty leaves the server open.
+    """
+
+    client: EngineClient
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+    model_id: str
+    created: int
+    metrics: Metrics
+    status: Callable[[], Mapping[str, Any]]
+    api_keys: frozenset[bytes] = frozenset()
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def max_context(self) -> int:
+        """Tokens of prompt and answer together."""
+        return self.client.max_context
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of logits; token ids lie below it."""
+        return self.client.vocab_size
+
+    def unready(self) -> str | None:
+        """Why requests cannot be served now, None if they can."""
+        stats = self.client.stats()
+        return None if stats.state == "ready" else stats.reason or f"the engine is {stats.state}"

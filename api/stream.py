@@ -1,0 +1,180 @@
+"""Exchange: runs a job in the engine and answers with one JSON object or a stream of server-sent events."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import orjson
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ..daemon.messages import Submit, Token, Usage
+from .errors import error_body, kind_of
+from .generation import Generation, Piece, StopReason
+from .service import Service
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PING = b": ping\n\n"
+DONE = b"data: [DONE]\n\n"
+_SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # the latter for nginx
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One complete choice."""
+
+    text: str
+    tokens: tuple[Token, ...]
+    finish_reason: StopReason
+
+
+class Encoder(Protocol):
+    """Writes one endpoint's JSON. One object serves one request and may keep state between chunks."""
+
+    def opening(self) -> list[dict[str, Any]]:
+        """The chunks that come first, once the first token is there."""
+        ...
+
+    def chunks(self, piece: Piece) -> list[dict[str, Any]]:
+        """The chunks of a piece."""
+        ...
+
+    def usage_chunk(self, usage: Usage) -> dict[str, Any] | None:
+        """The chunk that closes the stream, None if it was not asked for."""
+        ...
+
+    def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
+        """The body of an answer that is not streamed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A checked request, ready for the engine. `submits` hold choices_per_prompt choices of each prompt in turn."""
+
+    submits: tuple[Submit, ...]
+    choices_per_prompt: int
+    stream: bool
+    encoder: Encoder
+
+
+class ClientGone(Exception):
+    """The client closed the connection, or stopped reading from it."""
+
+
+def frame(data: dict[str, Any]) -> bytes:
+    """One event. LF only: some clients split on a blank LF line."""
+    return b"data: " + orjson.dumps(data) + b"\n\n"
+
+
+async def events(generation: Generation, job: Job, ping_interval: float) -> AsyncGenerator[bytes, None]:
+    """The frames of a stream. Whatever fails, the last one is DONE, after one error object if there was an error."""
+    try:
+        opened = False
+        async with aclosing(generation.pieces(ping_interval)) as pieces:
+            async for piece in pieces:
+                if piece is None:
+                    yield PING
+                    continue
+                chunks = job.encoder.chunks(piece)
+                # Clients take the first chunk with choices as the first token, so the opening waits for it.
+                yield b"".join(map(frame, chunks if opened else job.encoder.opening() + chunks))
+                opened = True
+        usage = job.encoder.usage_chunk(generation.usage(job.choices_per_prompt))
+        if usage is not None:
+            yield frame(usage)
+    except Exception as error:
+        _log(error)
+        yield frame(error_body(error))
+    yield DONE
+
+
+async def collect(generation: Generation, job: Job, ping_interval: float) -> bytes:
+    """The body of an answer that is not streamed."""
+    pieces: list[list[Piece]] = [[] for _ in generation.choices]
+    async with aclosing(generation.pieces(ping_interval)) as arriving:
+        async for piece in arriving:
+            if piece is not None:
+                pieces[piece.index].append(piece)
+    answers = [_join(parts) for parts in pieces]
+    return orjson.dumps(job.encoder.whole(answers, generation.usage(job.choices_per_prompt)))
+
+
+def _join(parts: Sequence[Piece]) -> Answer:
+    reason = parts[-1].finish_reason
+    assert reason is not None  # pieces() ends only when each choice has
+    return Answer("".join(part.text for part in parts), tuple(t for part in parts for t in part.tokens), reason)
+
+
+def _log(error: Exception) -> None:
+    if kind_of(error).status == 500:
+        logger.error("a stream failed", exc_info=error)
+    else:
+        logger.info("a stream ended in an error: %s", error)
+
+
+class Exchange(Response):
+    """Submits when called, so that a refusal is still a real status, and aborts when the client leaves."""
+
+    def __init__(self, service: Service, job: Job) -> None:
+        super().__init__()
+        self.service = service
+        self.job = job
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with Generation(self.service.client, self.service.tokenizer, self.job.submits) as generation:
+                answer = (
+                    self._stream(generation, send) if self.job.stream else self._whole(generation, scope, receive, send)
+                )
+                await unless_gone(receive, answer)
+        except ClientGone as gone:
+            logger.info("request %s: %s", scope["state"]["request_id"], gone)
+
+    async def _whole(self, generation: Generation, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await collect(generation, self.job, self.service.limits.ping_interval)
+        await Response(body, media_type="application/json")(scope, receive, send)
+
+    async def _stream(self, generation: Generation, send: Send) -> None:
+        headers = Response(headers=_SSE_HEADERS, media_type="text/event-stream").raw_headers
+        headers = [(name, value) for name, value in headers if name != b"content-length"]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async with aclosing(events(generation, self.job, self.service.limits.ping_interval)) as frames:
+            async for data in frames:
+                await self._send_body(send, data, more=True)
+        await self._send_body(send, b"", more=False)
+
+    async def _send_body(self, send: Send, data: bytes, *, more: bool) -> None:
+        try:
+            async with asyncio.timeout(self.service.limits.write_timeout):
+                await send({"type": "http.response.body", "body": data, "more_body": more})
+        except TimeoutError:
+            raise ClientGone(f"the client read nothing for {self.service.limits.write_timeout} s") from None
+        except OSError as error:  # how servers of ASGI 2.4 report a closed connection
+            raise ClientGone(f"the client left: {error}") from error
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Await `work`, but cancel it and raise ClientGone once the client has left."""
+    task = asyncio.create_task(work)
+    watcher = asyncio.create_task(_until_gone(receive))
+    try:
+        await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone("the client left")
+        return task.result()
+    finally:
+        task.cancel()
+        watcher.cancel()
+        await asyncio.gather(task, watcher, return_exceptions=True)
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

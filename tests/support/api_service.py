@@ -1,0 +1,109 @@
+"""A Service around a ScriptedEngine, called in process or through a real server on a free port."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import httpx
+import orjson
+import uvicorn
+from isotherm.api.app import create_app
+from isotherm.api.service import Service
+from isotherm.daemon.chat_template import ChatTemplate
+from isotherm.daemon.messages import Submit
+from support.scripted_engine import ByteTokenizer, ScriptedEngine, Step, says
+
+MODEL = "org/tiny-moe"
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+TEMPLATE = """{% for message in messages -%}
+{{ message.role }}: {{ message.content }}
+{% endfor %}"""
+
+
+class OneLineMetrics:
+    def render(self) -> bytes:
+        return b"isotherm_up 1.0\n"
+
+
+def make_service(engine: ScriptedEngine | Sequence[Step] | str = "Hi", **changes: Any) -> Service:
+    """A service whose engine is the given one, or answers each request with the given steps or text."""
+    if not isinstance(engine, ScriptedEngine):
+        steps = says(engine) if isinstance(engine, str) else engine
+        engine = ScriptedEngine(lambda submit: steps)
+    given: dict[str, Any] = {
+        "client": engine,
+        "tokenizer": ByteTokenizer(),
+        "chat_template": ChatTemplate(TEMPLATE),
+        "model_id": MODEL,
+        "created": 1_700_000_000,
+        "metrics": OneLineMetrics(),
+        "status": lambda: {"state": "ready"},
+    }
+    return Service(**given | changes)
+
+
+def by_prompt(answers: dict[str, str]) -> Callable[[Submit], Sequence[Step]]:
+    """A script that answers by the prompt's text."""
+    return lambda submit: says(answers[ByteTokenizer().decode(submit.prompt)])
+
+
+def call(service: Service, method: str, path: str, **kwargs: Any) -> httpx.Response:
+    """One request, in process."""
+
+    async def run() -> httpx.Response:
+        transport = httpx.ASGITransport(create_app(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.request(method, path, **kwargs)
+
+    return asyncio.run(run())
+
+
+def chat(service: Service, text: str = "hello", **fields: Any) -> httpx.Response:
+    """One chat request, in process."""
+    return call(service, "POST", CHAT, json={"messages": [{"role": "user", "content": text}], **fields})
+
+
+def complete(service: Service, prompt: Any = "hello", **fields: Any) -> httpx.Response:
+    """One plain completion, in process."""
+    return call(service, "POST", COMPLETIONS, json={"prompt": prompt, **fields})
+
+
+def chunks(response: httpx.Response) -> list[Any]:
+    """The JSON objects of a finished stream. Checks its framing and that DONE ends it, once."""
+    events = response.text.split("\n\n")
+    assert "\r" not in response.text
+    assert events[-2:] == ["data: [DONE]", ""]
+    data = [event for event in events[:-2] if not event.startswith(":")]
+    assert all(event.startswith("data: {") for event in data)
+    return [orjson.loads(event.removeprefix("data: ")) for event in data]
+
+
+@contextlib.contextmanager
+def serving(service: Service, **config: Any) -> Iterator[int]:
+    """Serve by uvicorn in a thread; yields the port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(
+        uvicorn.Config(create_app(service), log_level="critical", lifespan="off", timeout_graceful_shutdown=1, **config)
+    )
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        wait_until(lambda: server.started)
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    """Poll until the condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true"
+        time.sleep(0.005)
