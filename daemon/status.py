@@ -26,6 +26,7 @@ class EngineStats:
     kv_blocks_free: int = 0
     steps: int = 0
     failed_steps: int = 0
+    generated_tokens: int = 0
     preemptions: int = 0
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
