@@ -41,10 +41,6 @@ class WeightFormat:
     exact: bool
     product_error: float
 
-    def row_bytes(self, columns: int) -> int:
-        """Bytes of a row of `columns` elements, which must be whole blocks."""
-        return columns // self.block * self.block_bytes
-
 
 def _row(name: str, packed: PackedKind, exact: bool, product_error: float) -> WeightFormat:
     kind = GGMLQuantizationType[name]

@@ -58,8 +58,8 @@ def _parts(path: Path) -> list[Path]:
 
 
 def _check_split(path: Path, metadata: dict[str, Any], num_parts: int, num_tensors: int) -> None:
-    count = metadata.get("split.count", 0)
-    if max(count, 1) != num_parts if isinstance(count, int) else True:
+    count = metadata.get("split.count") or 1
+    if count != num_parts:
         raise CheckpointError(
             f"{path}: key 'split.count' says {count} parts but {num_parts} were found; keep all parts in one folder, "
             "named NAME-00001-of-0000N.gguf and so on"
