@@ -89,6 +89,13 @@ class BlockPool:
             parent = block
         return hits
 
+    def is_coming(self, table: BlockTable, num_hits: int, other: BlockTable, num_computed: int) -> bool:
+        """Whether `other`, computed up to `num_computed`, will still compute the block after `table`'s hits."""
+        end = (num_hits + 1) * self.block_size
+        if end >= len(table.tokens) or not num_computed < end <= len(other.tokens):
+            return False
+        return self._key(table, num_hits) == self._key(other, num_hits)
+
     def num_needed(self, num_tokens: int, hits: Sequence[int] = ()) -> int:
         """Free blocks that `open` would take for `num_tokens` positions: new ones, and hits that nobody uses."""
         return self._num_covering(num_tokens) - sum(self._refs[block] > 0 for block in hits)

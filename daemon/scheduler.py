@@ -138,9 +138,10 @@ class Scheduler:
 
         Requests that were aborted meanwhile have no outcome, but what was computed for them stays in the prefix cache.
         """
+        num_wanted = sum(chunk.sample for chunk in plan.chunks)
+        if len(sampled) != num_wanted:
+            raise RuntimeError(f"{len(sampled)} tokens were sampled for a plan that wants {num_wanted}")
         sequences = self._close_step(plan)
-        if len(sampled) != sum(chunk.sample for chunk in plan.chunks):
-            raise RuntimeError(f"{len(sampled)} sampled tokens do not match the plan's chunks")
         self._observe(plan, seconds)
         outcomes: list[Outcome] = []
         row = -1
@@ -225,7 +226,8 @@ class Scheduler:
     def _admit(self) -> Sequence | None:
         """Start the first waiting request, if all its known tokens fit and each running one can still grow by a block.
 
-        Nobody overtakes it: a long prompt that waits for room would never find it.
+        It also waits while a running one computes what it could reuse. Nobody overtakes it: a long prompt that waits
+        for room would never find it.
         """
         if not self._waiting or len(self._running) == self.max_running:
             return None
@@ -233,6 +235,8 @@ class Scheduler:
         table, pool = sequence.table, self.pool
         hits = pool.match_prefix(table)
         if pool.num_needed(len(table.tokens), hits) + len(self._running) > pool.num_free:
+            return None
+        if any(pool.is_coming(table, len(hits), other.table, other.num_computed) for other in self._running):
             return None
         pool.open(table, hits, len(table.tokens))
         sequence.num_computed = len(hits) * pool.block_size

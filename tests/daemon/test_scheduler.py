@@ -111,6 +111,24 @@ def test_the_next_turn_of_a_talk_reuses_the_answer() -> None:
     assert bench.complete(make_submit("b", follow_up, max_tokens=1)).usage.cached_tokens == 16
 
 
+def test_equal_prompts_that_arrive_together_are_computed_once() -> None:
+    bench = Bench(FakeRunner(max_step_tokens=8, block_size=4))
+    prompt = list(range(22))
+    for name in "abc":
+        bench.submit(make_submit(name, prompt, max_tokens=1))
+    bench.run()
+    assert bench.runner.num_tokens == 22 + 2 + 2
+    assert [bench.ends[name][0].usage.cached_tokens for name in "abc"] == [0, 20, 20]
+    assert bench.texts["a"] == bench.texts["b"] == bench.texts["c"] == bench.runner.greedy(prompt, 1)
+
+
+def test_a_prompt_does_not_wait_for_anothers_different_block() -> None:
+    bench = Bench(FakeRunner(block_size=4))
+    bench.submit(make_submit("a", [1, 2, 3, 4, 5], max_tokens=1))
+    bench.submit(make_submit("b", [1, 2, 3, 9, 5], max_tokens=1))
+    assert len(bench.step().chunks) == 2
+
+
 def test_another_salt_reuses_nothing() -> None:
     bench = Bench()
     bench.complete(make_submit("a", list(range(20)), max_tokens=1, salt="alice"))
@@ -352,7 +370,7 @@ def test_a_step_is_committed_once() -> None:
 def test_too_few_sampled_tokens_are_an_error() -> None:
     bench = Bench()
     bench.submit(make_submit("a", [1], max_tokens=3))
-    with pytest.raises(RuntimeError, match="0 sampled tokens"):
+    with pytest.raises(RuntimeError, match="0 tokens were sampled for a plan that wants 1"):
         bench.scheduler.commit(bench.scheduler.schedule(), [], 1.0)
 
 
