@@ -1,0 +1,337 @@
+"""Paged causal attention with grouped query heads, over the cache that `rope` fills.
+
+An item is a query block (up to QUERY_BLOCK consecutive tokens of one sequence) and a KV head. Its rows (token by token,
+and head by head in a token) are worked on in *states* of up to 8 rows, and those in tiles of rows that share each
+vector of k and v. The context is walked in strides of 4 KV blocks that begin at multiples of 64 positions: scores, a
+running softmax, values. What a row does not see has weight 0 exactly, so a row's bits depend on its own position only,
+not on the rows beside it.
+
+A state in the worker's scratch: weights [8 rows][64 positions], sums [8][16 lanes], then of 16 each: running maxima,
+rescale factors, first and last visible positions (int32); q by tiles [head_dim][tile rows]; accumulators by tiles
+[chunk of 16 elements][tile rows][16].
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+
+from .descriptor import COUNTER, N_QUERY_BLOCKS, slots
+from .features import host_tier
+from .jit import kernel
+from .layout import KV_BLOCK, QUERY_BLOCK
+from .memory import atomic_add, read_f32, read_i64, write_f32, write_i32, write_i64
+from .simd import Emit, Value, f32, f32x16, i32, i32x16, i64, micro_kernel
+
+FIELDS = (
+    *("q", "q_stride", "out", "out_stride", "heads", "kv_heads", "head_dim", "window", "k_cache", "v_cache"),
+    *("kv_half", "block_bytes", "scratch", "scratch_stride", "block_first", "block_count", "block_table", "positions"),
+)
+(Q, Q_STRIDE, OUT, OUT_STRIDE, HEADS, KV_HEADS, HEAD_DIM, WINDOW, K_CACHE, V_CACHE,
+ KV_HALF, BLOCK_BYTES, SCRATCH, SCRATCH_STRIDE, BLOCK_FIRST, BLOCK_COUNT, BLOCK_TABLE, POSITIONS) = slots(
+    FIELDS
+)  # fmt: skip
+
+STATE_ROWS, STRIDE = 8, 4  # rows of a state, KV blocks that share one step of the running softmax
+ROW_BYTES = STRIDE * KV_BLOCK * 4  # a row's weights
+SUMS = STATE_ROWS * ROW_BYTES
+MAXIMA = SUMS + STATE_ROWS * 64
+FACTORS, FIRST, LAST, STATE_Q = MAXIMA + 64, MAXIMA + 128, MAXIMA + 192, MAXIMA + 256
+PLACES = 128  # bytes at the start of the scratch: (k address, v address, positions to read) of the stride's KV blocks
+UNSEEN = -1e30  # the score of what a row does not see; finite, so that differences of it are
+# rows that share a vector of k: as many as the registers hold, two sums of scores for each
+TILES = (8, 4, 1) if host_tier().registers >= 32 else (2, 1)
+WIDEST = TILES[0]
+
+
+def scratch_bytes(heads: int, kv_heads: int, head_dim: int) -> int:
+    """Bytes of scratch that a worker needs; a multiple of 64."""
+    states = -(-QUERY_BLOCK * (heads // kv_heads) // STATE_ROWS)
+    return PLACES + states * state_bytes(head_dim)
+
+
+def state_bytes(head_dim: int) -> int:
+    """Bytes of one state."""
+    return STATE_Q + STATE_ROWS * 4 * head_dim + -(-head_dim // 16) * STATE_ROWS * 64
+
+
+_state_bytes = kernel(state_bytes)
+
+
+def _for_each_tile(e: Emit, width: Value, half: Value, body: Callable[[int, bool], None]) -> None:
+    """Emit body(rows of a tile, float16 cache) for each case and branch to the one that `width` and `half` name."""
+    for rows in TILES:
+        with (
+            e.b.if_then(e.b.icmp_signed("==", width, e.const(rows))),
+            e.b.if_else(e.b.icmp_signed("!=", half, e.const(0))) as (halves, floats),
+        ):
+            with halves:
+                body(rows, True)
+            with floats:
+                body(rows, False)
+
+
+def _load_cached(e: Emit, pointer: Value, offset: Value | int, half: bool) -> Value:
+    return e.load_half(pointer, offset) if half else e.load(f32x16, pointer, offset)
+
+
+@micro_kernel()
+def _score(
+    e: Emit,
+    q: Value,
+    keys: Value,
+    head_dim: Value,
+    width: Value,
+    half: Value,
+    weights: Value,
+    later: Value,
+    values: Value,
+) -> None:
+    """Scores of a tile's rows with the 16 positions of a block of keys, to `weights` (a row every ROW_BYTES).
+
+    Meanwhile asks for the block's values and for the `later` block of keys.
+    """
+    queries, source, target = e.pointer(q), e.pointer(keys), e.pointer(weights)
+    coming = [e.pointer(later), e.pointer(values)]
+
+    def tile(rows: int, is_half: bool) -> None:
+        size = KV_BLOCK * (2 if is_half else 4)
+
+        def two_elements(index: Value, sums: list[Value]) -> list[Value]:
+            offset, at = e.b.mul(index, e.const(2 * size)), e.b.mul(index, e.const(8 * rows))
+            for pointer in coming:
+                for line in range(0, 2 * size, 64):
+                    e.prefetch(e.at(pointer, line), offset)
+            result = []
+            for element in range(2):
+                k = _load_cached(e, e.at(source, element * size), offset, is_half)
+                for row in range(element * rows, (element + 1) * rows):
+                    result.append(e.fma(e.splat(e.load(f32, e.at(queries, 4 * row), at, 4)), k, sums[row]))
+            return result
+
+        sums = e.loop(e.b.lshr(head_dim, e.const(1)), [e.zero()] * (2 * rows), two_elements)
+        for row in range(rows):
+            e.store(e.b.fadd(sums[row], sums[rows + row]), target, row * ROW_BYTES)
+
+    _for_each_tile(e, width, half, tile)
+
+
+@micro_kernel()
+def _soften(e: Emit, state: Value, rows: Value, weights: Value, position: Value, blocks: Value) -> None:
+    """One step of the running softmax: scores at `weights` become exp(score - maximum); sums and factors follow.
+
+    position: of the first lane of the first block.
+    """
+    base, scores = e.pointer(state), e.pointer(weights)
+    lanes = ir.Constant(i32x16, list(range(KV_BLOCK)))
+    unseen = e.constant(f32x16, UNSEEN)
+
+    def row(index: Value, _: list[Value]) -> list[Value]:
+        at = e.b.shl(index, e.const(2))
+        first, last = (e.splat(e.load(i32, e.at(base, where), at, 4)) for where in (FIRST, LAST))
+        before = e.splat(e.load(f32, e.at(base, MAXIMA), at, 4))
+        line = e.at(scores, e.b.mul(index, e.const(ROW_BYTES)))
+
+        def mask(block: Value, best: list[Value]) -> list[Value]:
+            where = e.b.add(position, e.b.mul(block, e.const(KV_BLOCK)))
+            place = e.b.add(e.splat(e.b.trunc(where, i32)), lanes)
+            seen = e.b.and_(e.b.icmp_signed(">=", place, first), e.b.icmp_signed("<=", place, last))
+            offset = e.b.shl(block, e.const(6))
+            score = e.b.select(seen, e.load(f32x16, line, offset), unseen)
+            e.store(score, line, offset)
+            return [e.maximum(best[0], score)]
+
+        top = e.max(e.loop(blocks, [before], mask)[0])
+        tops = e.splat(top)
+        factor = e.exp(e.b.fsub(before, tops))
+
+        def weigh(block: Value, total: list[Value]) -> list[Value]:
+            offset = e.b.shl(block, e.const(6))
+            score = e.load(f32x16, line, offset)
+            seen = e.b.fcmp_unordered("!=", score, unseen)
+            weight = e.b.select(seen, e.exp(e.b.fsub(score, tops)), e.zero())
+            e.store(weight, line, offset)
+            return [e.b.fadd(total[0], weight)]
+
+        sums = e.at(e.at(base, SUMS), e.b.shl(index, e.const(6)))
+        (total,) = e.loop(blocks, [e.b.fmul(e.load(f32x16, sums), factor)], weigh)
+        e.store(total, sums)
+        e.store(top, e.at(base, MAXIMA), at, 4)
+        e.store(e.b.extract_element(factor, ir.Constant(i32, 0)), e.at(base, FACTORS), at, 4)
+        return []
+
+    e.loop(rows, [], row)
+
+
+@micro_kernel()
+def _add_values(
+    e: Emit,
+    accumulators: Value,
+    weights: Value,
+    factors: Value,
+    places: Value,
+    blocks: Value,
+    head_dim: Value,
+    width: Value,
+    half: Value,
+) -> None:
+    """A tile's accumulators = accumulators * factor + weights @ values, over the stride's blocks."""
+    target, chances, scales, table = (e.pointer(a) for a in (accumulators, weights, factors, places))
+
+    def tile(rows: int, is_half: bool) -> None:
+        def chunk(index: Value, load: Callable[[Value, Value], Value]) -> None:
+            here = e.at(target, e.b.mul(index, e.const(64 * rows)))
+            column = e.b.shl(index, e.const(5 if is_half else 6))
+
+            def block(number: Value, sums: list[Value]) -> list[Value]:
+                entry = e.at(table, e.b.mul(number, e.const(24)))
+                values = e.at(e.pointer(e.load(i64, entry, 8, 8)), column)
+                line = e.at(chances, e.b.shl(number, e.const(6)))
+
+                def position(place: Value, sums: list[Value]) -> list[Value]:
+                    v = load(values, e.b.mul(place, e.b.shl(head_dim, e.const(1 if is_half else 2))))
+                    at = e.b.shl(place, e.const(2))
+                    each = [e.load(f32, e.at(line, row * ROW_BYTES), at, 4) for row in range(rows)]
+                    return [e.fma(e.splat(p), v, acc) for p, acc in zip(each, sums, strict=True)]
+
+                return e.loop(e.load(i64, entry, 16, 8), sums, position)
+
+            factor = [e.splat(e.load(f32, scales, 4 * row, 4)) for row in range(rows)]
+            start = [e.b.fmul(e.load(f32x16, here, 64 * row), factor[row]) for row in range(rows)]
+            for row, total in enumerate(e.loop(blocks, start, block)):
+                e.store(total, here, 64 * row)
+
+        def whole(index: Value, _: list[Value]) -> list[Value]:
+            chunk(index, lambda pointer, offset: _load_cached(e, pointer, offset, is_half))
+            return []
+
+        chunks = e.b.lshr(head_dim, e.const(4))
+        e.loop(chunks, [], whole)
+        with e.b.if_then(e.b.icmp_signed("!=", e.b.and_(head_dim, e.const(8)), e.const(0))):
+            chunk(chunks, lambda pointer, offset: e.load_8(pointer, offset, is_half))
+
+    _for_each_tile(e, width, half, tile)
+
+
+@micro_kernel()
+def _finish_row(e: Emit, accumulators: Value, step: Value, sums: Value, out: Value, head_dim: Value) -> None:
+    """out[head_dim] = accumulators (a chunk every `step` bytes) / sum of weights."""
+    source, target = e.pointer(accumulators), e.pointer(out)
+    total = e.splat(e.sum(e.load(f32x16, e.pointer(sums))))
+
+    def chunk(index: Value, _: list[Value]) -> list[Value]:
+        left = e.b.sub(head_dim, e.b.shl(index, e.const(4)))
+        value = e.b.fdiv(e.load(f32x16, source, e.b.mul(index, step)), total)
+        e.store_some(value, target, e.b.shl(index, e.const(6)), left)
+        return []
+
+    e.loop(e.b.lshr(e.b.add(head_dim, e.const(15)), e.const(4)), [], chunk)
+
+
+@kernel
+def _tile_rows(rows: int) -> int:
+    """Rows of the tiles of a state of `rows`: the narrowest that holds all, else the widest."""
+    width = WIDEST
+    for candidate in TILES:
+        if rows <= candidate:
+            width = candidate
+    return width
+
+
+@kernel
+def _open_state(d: Any, state: int, rows: int, query_block: int, kv_head: int, first_row: int) -> None:
+    """Pack q by tiles, set the visible ranges, and clear sums and accumulators."""
+    head_dim, window, shared = d[HEAD_DIM], d[WINDOW], d[HEADS] // d[KV_HEADS]
+    first_token = read_i64(d[BLOCK_FIRST] + 8 * query_block)
+    width = _tile_rows(rows)
+    for at in range(state, state + _state_bytes(head_dim), 4):
+        write_f32(at, 0.0)
+    for row in range(rows):
+        token = first_token + (first_row + row) // shared
+        position = read_i64(d[POSITIONS] + 8 * token)
+        write_f32(state + MAXIMA + 4 * row, UNSEEN)
+        write_i32(state + FIRST + 4 * row, max(0, position - window + 1) if window > 0 else 0)
+        write_i32(state + LAST + 4 * row, position)
+        head = kv_head * shared + (first_row + row) % shared
+        q = d[Q] + token * d[Q_STRIDE] + head * head_dim * 4
+        target = state + STATE_Q + (row - row % width) * head_dim * 4 + row % width * 4
+        for element in range(head_dim):
+            write_f32(target + element * width * 4, read_f32(q + 4 * element))
+
+
+@kernel
+def _close_state(d: Any, state: int, rows: int, query_block: int, kv_head: int, first_row: int) -> None:
+    """Divide by the sums and write the rows' outputs."""
+    head_dim, shared = d[HEAD_DIM], d[HEADS] // d[KV_HEADS]
+    first_token = read_i64(d[BLOCK_FIRST] + 8 * query_block)
+    width, chunks = _tile_rows(rows), (head_dim + 15) // 16
+    accumulators = state + STATE_Q + STATE_ROWS * 4 * head_dim
+    for row in range(rows):
+        token = first_token + (first_row + row) // shared
+        head = kv_head * shared + (first_row + row) % shared
+        out = d[OUT] + token * d[OUT_STRIDE] + head * head_dim * 4
+        source = accumulators + ((row - row % width) * chunks + row % width) * 64
+        _finish_row(source, 64 * width, state + SUMS + 64 * row, out, head_dim)
+
+
+@kernel
+def _attend_stride(d: Any, state: int, rows: int, places: int, block: int, blocks: int, later: int) -> None:
+    """A state meets `blocks` KV blocks from `block` on, all in one stride. later: address of keys to ask for."""
+    head_dim, half, width = d[HEAD_DIM], d[KV_HALF], _tile_rows(rows)
+    chunks = (head_dim + 15) // 16
+    weights = state + block % STRIDE * KV_BLOCK * 4
+    queries, accumulators = state + STATE_Q, state + STATE_Q + STATE_ROWS * 4 * head_dim
+    for index in range(blocks):
+        entry = places + 24 * index
+        coming = read_i64(entry + 24) if index + 1 < blocks else later
+        for row in range(0, rows, width):
+            target = weights + row * ROW_BYTES + index * KV_BLOCK * 4
+            q = queries + row * head_dim * 4
+            _score(q, read_i64(entry), head_dim, width, half, target, coming, read_i64(entry + 8))
+    _soften(state, rows, weights, block * KV_BLOCK, blocks)
+    for row in range(0, rows, width):
+        target = accumulators + row * chunks * 64
+        factors = state + FACTORS + 4 * row
+        _add_values(target, weights + row * ROW_BYTES, factors, places, blocks, head_dim, width, half)
+
+
+@kernel
+def _attend(d: Any, query_block: int, kv_head: int, scratch: int) -> None:
+    """All rows of a query block that belong to a KV head."""
+    tokens = read_i64(d[BLOCK_COUNT] + 8 * query_block)
+    rows = tokens * (d[HEADS] // d[KV_HEADS])
+    size = _state_bytes(d[HEAD_DIM])
+    for row in range(0, rows, STATE_ROWS):
+        state = scratch + PLACES + row // STATE_ROWS * size
+        _open_state(d, state, min(STATE_ROWS, rows - row), query_block, kv_head, row)
+    positions = d[POSITIONS] + 8 * read_i64(d[BLOCK_FIRST] + 8 * query_block)
+    last = read_i64(positions + 8 * (tokens - 1))
+    block = max(0, read_i64(positions) - d[WINDOW] + 1) // KV_BLOCK if d[WINDOW] > 0 else 0
+    table = read_i64(d[BLOCK_TABLE] + 8 * query_block)
+    of_head = kv_head * (d[BLOCK_BYTES] // d[KV_HEADS])
+    while block <= last // KV_BLOCK:
+        end = min(last // KV_BLOCK + 1, (block // STRIDE + 1) * STRIDE)
+        for index in range(end - block):
+            base = read_i64(table + 8 * (block + index)) * d[BLOCK_BYTES] + of_head
+            write_i64(scratch + 24 * index, d[K_CACHE] + base)
+            write_i64(scratch + 24 * index + 8, d[V_CACHE] + base)
+            write_i64(scratch + 24 * index + 16, min(KV_BLOCK, last + 1 - (block + index) * KV_BLOCK))
+        following = read_i64(table + 8 * min(end, last // KV_BLOCK)) * d[BLOCK_BYTES] + of_head
+        for row in range(0, rows, STATE_ROWS):
+            state = scratch + PLACES + row // STATE_ROWS * size
+            _attend_stride(d, state, min(STATE_ROWS, rows - row), scratch, block, end - block, d[K_CACHE] + following)
+        block = end
+    for row in range(0, rows, STATE_ROWS):
+        state = scratch + PLACES + row // STATE_ROWS * size
+        _close_state(d, state, min(STATE_ROWS, rows - row), query_block, kv_head, row)
+
+
+@kernel
+def attention(d: Any, step: Any, worker: int) -> None:
+    """out = softmax(q . k) v over the visible positions; q comes scaled. Items: query blocks x KV heads."""
+    items = step[N_QUERY_BLOCKS] * d[KV_HEADS]
+    while True:
+        item = atomic_add(d[COUNTER], 1)
+        if item >= items:
+            break
+        _attend(d, item // d[KV_HEADS], item % d[KV_HEADS], d[SCRATCH] + worker * d[SCRATCH_STRIDE])
