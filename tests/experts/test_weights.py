@@ -146,8 +146,22 @@ def test_tied_head_is_the_embedding(tmp_path, container):
     tiny.write_hf(tmp_path / "hf", "llama", tie_word_embeddings=True)
     tiny.write_gguf(tmp_path / "model.gguf", "llama", tie_word_embeddings=True)
     weights = open_model(tmp_path / container).weights
-    assert weights.has("head")
+    assert weights.has("head") and weights.head_is_embedding
     assert np.shares_memory(weights.tensor("head").data, weights.tensor("embed").data)
+
+
+def test_untied_head_is_its_own_tensor(tmp_path):
+    tiny.write_hf(tmp_path, "llama")
+    weights = open_model(tmp_path).weights
+    assert not weights.head_is_embedding
+    assert not np.shares_memory(weights.tensor("head").data, weights.tensor("embed").data)
+
+
+def test_shape_of_a_bank_counts_the_experts(tmp_path):
+    tiny.write_hf(tmp_path, "qwen2_moe")
+    weights = open_model(tmp_path).weights
+    assert weights.shape("layers.0.experts.down") == (8, 64, 64)
+    assert weights.shape("layers.0.shared_gate") == (1, 64)
 
 
 def test_tensors_are_views_on_the_file(tmp_path):
