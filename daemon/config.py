@@ -1,0 +1,97 @@
+"""Config: what one daemon is told, checked once. Each default stands here and nowhere else."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+KvFormat = Literal["f16", "f32"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+DEMO_ID = "isotherm-demo"
+
+
+class ConfigError(ValueError):
+    """A setting has a wrong value; the message names it and says what would be right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Settings of `isotherm serve`.
+
+    model: a .gguf file or a safetensors folder; None is the embedded demo model. threads: None is one per physical
+    core. context: tokens of prompt and answer together; None is the model's own, at most `max_default_context`.
+    kv_gib: memory of the KV cache; None is decided by `memory.plan_blocks`. The rest has no flag:
+    max_step_tokens bounds a step of the model, step_target_s is how long one with running streams should take,
+    max_queued_tokens bounds the prompts that wait, drain_s is what open requests get when the daemon is told to stop.
+    """
+
+    model: Path | None = None
+    host: str = "127.0.0.1"
+    port: int = 8440
+    threads: int | None = None
+    context: int | None = None
+    kv_gib: float | None = None
+    max_running: int = 64
+    max_queued: int = 256
+    kv_format: KvFormat = "f16"
+    api_key_file: Path | None = None
+    log_level: LogLevel = "info"
+    max_default_context: int = 32768
+    max_step_tokens: int = 512
+    step_target_s: float = 0.25
+    max_queued_tokens: int = 1 << 20
+    drain_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        _check_range("port", self.port, 0, 65535)
+        _check_range("threads", self.threads, 1, 1024)
+        _check_range("context", self.context, 16, 1 << 24)
+        _check_range("kv-gib", self.kv_gib, 2**-10, 1 << 20)
+        _check_range("max-running", self.max_running, 1, self.max_step_tokens)
+        _check_range("max-queued", self.max_queued, 1, 1 << 20)
+        _check_choice("kv-format", self.kv_format, get_args(KvFormat))
+        _check_choice("log-level", self.log_level, get_args(LogLevel))
+
+    @property
+    def model_id(self) -> str:
+        """The model's name in the API: the file's stem, without the count of a split one, or the folder's name."""
+        if self.model is None:
+            return DEMO_ID
+        path = self.model.resolve()
+        return path.name.removesuffix(".gguf").split("-00001-of-")[0]
+
+    @property
+    def kv_half(self) -> bool:
+        return self.kv_format == "f16"
+
+
+def _check_range(name: str, value: float | None, low: float, high: float) -> None:
+    if value is not None and not low <= value <= high:  # NaN fails too
+        raise ConfigError(f"--{name} is {value}; it must lie between {low:g} and {high:g}")
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"--{name} is {value!r}; it must be one of {', '.join(choices)}")
+
+
+def read_api_keys(path: Path) -> tuple[str, ...]:
+    """The keys of a file, one a line; empty lines and lines that begin with # are skipped. Raises ConfigError."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"--api-key-file {path} cannot be read ({error}); name a text file with one key a line"
+        ) from error
+    keys = tuple(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))
+    if not keys:
+        raise ConfigError(f"--api-key-file {path} holds no key; write one a line, or leave the flag out")
+    return keys
+
+
+def key_digests(path: Path | None) -> frozenset[bytes]:
+    """The sha256 digests of the keys of a file; none without a file."""
+    return (
+        frozenset() if path is None else frozenset(hashlib.sha256(key.encode()).digest() for key in read_api_keys(path))
+    )

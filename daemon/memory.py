@@ -1,0 +1,91 @@
+"""Whether a model fits: the memory plan of a load, made from shapes before any weight is read."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+GIB = 2**30
+RESERVE = GIB // 2  # left free for Python, the tokenizer, activations and everything else on the machine
+# What the KV cache takes unless told otherwise: so many requests of full length, but no more than this share of what
+# the weights leave, and at least one request.
+AUTO_CONTEXTS = 4
+AUTO_SHARE = 0.25
+
+
+class MemoryPlanError(RuntimeError):
+    """The model does not fit into memory; the message has the numbers and the smallest change that would fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What a load asks for, in bytes and positions. kv_bytes None: as much as is useful."""
+
+    weight_bytes: int
+    block_bytes: int
+    block_size: int
+    context: int
+    kv_bytes: int | None = None
+
+    @property
+    def context_blocks(self) -> int:
+        """Blocks of one request that fills the context."""
+        return -(-self.context // self.block_size)
+
+
+def plan_blocks(demand: Demand, free_bytes: int, half: Callable[[], int] | None = None) -> int:
+    """How many KV blocks to allocate so that weights and cache fit into `free_bytes`. Raises MemoryPlanError.
+
+    half: bytes of a block in float16, if the demand is for float32; asked only to name a remedy.
+    """
+    left = free_bytes - RESERVE - demand.weight_bytes
+    if left < demand.block_bytes:
+        raise MemoryPlanError(
+            f"the packed weights need {_gib(demand.weight_bytes)}, but only {_gib(max(free_bytes - RESERVE, 0))} of "
+            f"memory can be used; free {_gib(demand.weight_bytes + demand.block_bytes - free_bytes + RESERVE)} more, "
+            "or serve a smaller model or one with fewer bits per weight"
+        )
+    if demand.kv_bytes is not None:
+        return _told(demand, left)
+    needed = demand.context_blocks * demand.block_bytes
+    if needed > left:
+        raise MemoryPlanError(
+            f"a request of {demand.context} tokens needs {_gib(needed)} of KV cache, but beside the packed weights "
+            f"({_gib(demand.weight_bytes)}) only {_gib(left)} can be used; {_remedy(demand, left, half)}"
+        )
+    useful = demand.context_blocks * AUTO_CONTEXTS
+    return max(demand.context_blocks, min(useful, int(left * AUTO_SHARE) // demand.block_bytes))
+
+
+def _told(demand: Demand, left: int) -> int:
+    assert demand.kv_bytes is not None
+    if demand.kv_bytes > left:
+        raise MemoryPlanError(
+            f"a KV cache of {_gib(demand.kv_bytes)} does not fit beside the packed weights "
+            f"({_gib(demand.weight_bytes)}); --kv-gib {_floor(left)} would"
+        )
+    blocks = demand.kv_bytes // demand.block_bytes
+    if blocks < demand.context_blocks:
+        raise MemoryPlanError(
+            f"a KV cache of {_gib(demand.kv_bytes)} holds {blocks * demand.block_size} tokens, less than a request of "
+            f"{demand.context}; --context {blocks * demand.block_size} would fit, or "
+            f"--kv-gib {_ceil(demand.context_blocks * demand.block_bytes)}"
+        )
+    return blocks
+
+
+def _remedy(demand: Demand, left: int, half: Callable[[], int] | None) -> str:
+    if half is not None and demand.context_blocks * half() <= left:
+        return "--kv-format f16 would fit"
+    return f"--context {left // demand.block_bytes * demand.block_size} would fit"
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f} GiB"
+
+
+def _floor(size: int) -> float:
+    return math.floor(size / GIB * 100) / 100
+
+
+def _ceil(size: int) -> float:
+    return math.ceil(size / GIB * 100) / 100

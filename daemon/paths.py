@@ -1,0 +1,29 @@
+"""Where Isotherm keeps files of the user, by the XDG base directory rules."""
+
+import os
+from pathlib import Path
+
+
+def _base(variable: str, fallback: str) -> Path:
+    value = os.environ.get(variable, "")
+    return Path(value) if os.path.isabs(value) else Path.home() / fallback  # the rules say: ignore a relative one
+
+
+def cache_folder() -> Path:
+    """What can be built again: the demo model."""
+    return _base("XDG_CACHE_HOME", ".cache") / "isotherm"
+
+
+def state_folder() -> Path:
+    """Which daemons run, and their logs."""
+    return _base("XDG_STATE_HOME", ".local/state") / "isotherm"
+
+
+def state_file(port: int) -> Path:
+    """The state of the daemon on a port."""
+    return state_folder() / f"serve-{port}.json"
+
+
+def log_file(port: int) -> Path:
+    """The log of the background daemon on a port."""
+    return state_folder() / f"serve-{port}.log"

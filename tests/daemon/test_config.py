@@ -1,0 +1,136 @@
+"""Config, API key files, paths, and the memory plan of a load."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from isotherm.daemon import paths
+from isotherm.daemon.config import Config, ConfigError, key_digests, read_api_keys
+from isotherm.daemon.memory import AUTO_CONTEXTS, GIB, RESERVE, Demand, MemoryPlanError, plan_blocks
+
+KIB = 2**10
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "flag"),
+    [
+        ("port", 65536, "--port"),
+        ("threads", 0, "--threads"),
+        ("context", 1, "--context"),
+        ("kv_gib", float("nan"), "--kv-gib"),
+        ("kv_gib", -1.0, "--kv-gib"),
+        ("max_running", 513, "--max-running"),
+        ("max_queued", 0, "--max-queued"),
+        ("kv_format", "q8", "--kv-format"),
+        ("log_level", "loud", "--log-level"),
+    ],
+)
+def test_wrong_setting_is_named_with_what_would_be_right(field: str, value: object, flag: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{flag} is .*must (lie between|be one of)"):
+        Config(**{field: value})
+
+
+def test_config_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config().port = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("path", "model_id"),
+    [
+        (None, "isotherm-demo"),
+        ("/models/Qwen3-30B.Q4_0.gguf", "Qwen3-30B.Q4_0"),
+        ("/models/Big-00001-of-00003.gguf", "Big"),
+        ("/models/OLMoE-1B-7B/", "OLMoE-1B-7B"),
+    ],
+)
+def test_model_id_is_the_name_of_the_file_or_folder(path: str | None, model_id: str) -> None:
+    assert Config(model=None if path is None else Path(path)).model_id == model_id
+
+
+def test_key_file_holds_one_key_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# for the editor\nalpha\n\n  beta \n")
+    assert read_api_keys(file) == ("alpha", "beta")
+    assert len(key_digests(file)) == 2
+
+
+def test_no_key_file_accepts_everyone() -> None:
+    assert key_digests(None) == frozenset()
+
+
+@pytest.mark.parametrize("content", [None, "", "# only a comment\n"])
+def test_key_file_without_keys_is_refused(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "keys"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ConfigError, match="--api-key-file"):
+        read_api_keys(file)
+
+
+def test_paths_follow_the_xdg_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "c"))
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert paths.cache_folder() == tmp_path / "c" / "isotherm"
+    assert paths.state_file(8440) == tmp_path / ".local/state/isotherm/serve-8440.json"
+
+
+def demand(**changes: object) -> Demand:
+    values: dict[str, object] = {"weight_bytes": GIB, "block_bytes": 64 * KIB, "block_size": 16, "context": 4096}
+    return Demand(**values | changes)  # type: ignore[arg-type]
+
+
+def test_cache_of_a_roomy_machine_holds_some_full_requests() -> None:
+    assert plan_blocks(demand(), 64 * GIB) == AUTO_CONTEXTS * 256
+
+
+def test_weights_that_do_not_fit_are_refused_with_what_is_missing() -> None:
+    with pytest.raises(MemoryPlanError, match=r"packed weights need 8\.00 GiB, but only 3\.50 GiB .* free 4\.50 GiB more"):
+        plan_blocks(demand(weight_bytes=8 * GIB), 4 * GIB)
+
+
+def test_context_that_does_not_fit_is_refused_with_one_that_does() -> None:
+    free = GIB + RESERVE + 100 * 64 * KIB
+    with pytest.raises(MemoryPlanError, match="--context 1600 would fit"):
+        plan_blocks(demand(), free)
+    assert plan_blocks(demand(context=1600), free) == 100
+
+
+def test_half_precision_is_the_remedy_where_it_suffices() -> None:
+    free = GIB + RESERVE + 200 * 64 * KIB
+    with pytest.raises(MemoryPlanError, match="--kv-format f16 would fit"):
+        plan_blocks(demand(), free, half=lambda: 32 * KIB)
+
+
+def test_cache_that_was_asked_for_is_given() -> None:
+    assert plan_blocks(demand(kv_bytes=GIB), 8 * GIB) == GIB // (64 * KIB)
+
+
+def test_cache_that_was_asked_for_and_does_not_fit_is_refused() -> None:
+    with pytest.raises(MemoryPlanError, match=r"--kv-gib 2\.5 would"):
+        plan_blocks(demand(kv_bytes=4 * GIB), 4 * GIB)
+
+
+def test_cache_too_small_for_one_request_is_refused_with_both_remedies() -> None:
+    with pytest.raises(MemoryPlanError, match=r"--context 256 would fit, or --kv-gib 0\.02"):
+        plan_blocks(demand(kv_bytes=2**20), 8 * GIB)
+
+
+@given(
+    weights=st.integers(0, 16 * GIB),
+    block=st.integers(KIB, GIB),
+    context=st.integers(16, 1 << 18),
+    kv=st.none() | st.integers(0, 16 * GIB),
+    free=st.integers(0, 64 * GIB),
+)
+def test_what_is_planned_fits_and_holds_a_request(weights: int, block: int, context: int, kv: int | None, free: int) -> None:
+    wanted = demand(weight_bytes=weights, block_bytes=block, context=context, kv_bytes=kv)
+    try:
+        blocks = plan_blocks(wanted, free)
+    except MemoryPlanError:
+        return
+    assert weights + blocks * block + RESERVE <= free
+    assert blocks * 16 >= context
