@@ -4,24 +4,20 @@ from typing import TypeVar
 
 import orjson
 from pydantic import BaseModel, ValidationError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from ..daemon.errors import InvalidRequestError
 from .errors import from_validation
-from .stream import ClientGone
 
 M = TypeVar("M", bound=BaseModel)
 
 
 async def read_json(request: Request) -> bytes:
-    """The raw body. Raises InvalidRequestError for another content type, ClientGone if it ends early."""
+    """The raw body. Raises InvalidRequestError for another content type, ClientDisconnect if it ends early."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
         raise InvalidRequestError(f"content-type is {media_type or 'missing'}; it must be application/json")
-    try:
-        return await request.body()
-    except ClientDisconnect:
-        raise ClientGone("the client left while it sent the body") from None
+    return await request.body()
 
 
 def parse(raw: bytes, model: type[M]) -> M:

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from ...daemon.messages import Usage
@@ -23,7 +23,10 @@ async def answer(service: Service, request: Request, prepare: Prepare) -> Respon
     The second argument of `prepare` is the tenant, whose prefix cache is his own.
     """
     service.client.check_open()  # a full queue should not pay for reading and tokenising
-    raw = await read_json(request)
+    try:
+        raw = await read_json(request)
+    except ClientDisconnect:
+        return Response(status_code=499)  # the customary name of this case; nobody reads it
     tenant: str = request.scope["state"].get("tenant", "")
     return Exchange(service, await asyncio.to_thread(prepare, raw, tenant))
 

@@ -87,6 +87,7 @@ def chunks(response: httpx.Response) -> list[Any]:
 def serving(service: Service, **config: Any) -> Iterator[int]:
     """Serve by uvicorn in a thread; yields the port."""
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)  # so that an unread stream soon fills it
     server = uvicorn.Server(
         uvicorn.Config(create_app(service), log_level="critical", lifespan="off", timeout_graceful_shutdown=1, **config)
     )

@@ -1,0 +1,222 @@
+"""Routes, errors, headers, keys and limits. Numbers in brackets: a known bug of other servers that is tested for."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from isotherm.api.app import create_app
+from isotherm.api.auth import key_digest
+from isotherm.api.errors import error_response
+from isotherm.api.service import Limits, Service
+from isotherm.daemon.errors import EngineError, OverloadedError
+from isotherm.daemon.status import EngineStats
+from support.api_service import CHAT, MODEL, call, chat, complete, make_service
+from support.scripted_engine import ScriptedEngine
+
+MESSAGES = [{"role": "user", "content": "x"}]
+
+
+def test_models_lists_the_served_one() -> None:
+    body = call(make_service(), "GET", "/v1/models").json()
+    assert body["object"] == "list"
+    assert body["data"] == [
+        {"id": MODEL, "object": "model", "created": 1_700_000_000, "owned_by": "isotherm", "max_model_len": 1000}
+    ]
+
+
+def test_model_is_found_by_an_id_with_a_slash() -> None:
+    assert call(make_service(), "GET", f"/v1/models/{MODEL}").json()["id"] == MODEL
+
+
+@pytest.mark.parametrize("path", ["/v1/models/other", "/v1/models/"])
+def test_unknown_model_is_not_found(path: str) -> None:
+    response = call(make_service(), "GET", path)
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
+
+
+def test_unknown_model_is_refused_by_both_endpoints() -> None:
+    for response in (chat(make_service(), model="gpt"), complete(make_service(), model="gpt")):
+        error = response.json()["error"]
+        assert (response.status_code, error["code"], error["param"]) == (404, "model_not_found", "model")
+        assert MODEL in error["message"]
+
+
+def test_health_is_ok_when_ready() -> None:
+    response = call(make_service(), "GET", "/health")
+    assert (response.status_code, response.json()) == (200, {"status": "ok"})
+
+
+def test_health_gives_the_reason_when_not_ready() -> None:
+    engine = ScriptedEngine(lambda submit: [], state=EngineStats(state="draining", reason="shutting down"))
+    response = call(make_service(engine), "GET", "/health")
+    assert (response.status_code, response.json()["reason"]) == (503, "shutting down")
+
+
+def test_metrics_are_not_empty() -> None:
+    """[56, 57]"""
+    response = call(make_service(), "GET", "/metrics")
+    assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert response.text == "isotherm_up 1.0\n"
+
+
+def test_status_is_what_the_service_says() -> None:
+    assert call(make_service(), "GET", "/admin/status").json() == {"state": "ready"}
+
+
+def test_version_is_told() -> None:
+    assert set(call(make_service(), "GET", "/version").json()) == {"version"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/nowhere", 404), ("GET", CHAT, 405), ("POST", "/v1/models", 405), ("GET", "/docs", 404)],
+)
+def test_errors_of_routing_are_nested_too(method: str, path: str, status: int) -> None:
+    response = call(make_service(), method, path)
+    assert response.status_code == status
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"messages": NaN}', b'{"messages":"\\ud800"}', b"[1]", b"\xff"])
+def test_malformed_body_is_400(content: bytes) -> None:
+    response = call(make_service(), "POST", CHAT, content=content, headers={"content-type": "application/json"})
+    assert (response.status_code, response.json()["error"]["type"]) == (400, "invalid_request_error")
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_wrong_content_type_is_400(kind: str) -> None:
+    response = call(make_service(), "POST", CHAT, content=b"{}", headers={"content-type": kind})
+    assert response.status_code == 400
+    assert "application/json" in response.json()["error"]["message"]
+
+
+def test_content_type_may_have_parameters() -> None:
+    headers = {"content-type": "Application/JSON; charset=utf-8"}
+    content = b'{"messages":[{"role":"user","content":"x"}]}'
+    assert call(make_service(), "POST", CHAT, content=content, headers=headers).status_code == 200
+
+
+def small_bodies() -> Service:
+    return make_service(limits=Limits(max_body=100))
+
+
+def test_declared_size_over_the_limit_is_413() -> None:
+    response = chat(small_bodies(), "x" * 100)
+    assert (response.status_code, response.json()["error"]["code"]) == (413, "request_too_large")
+
+
+def test_undeclared_size_over_the_limit_is_413() -> None:
+    async def body() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield b"x" * 10
+
+    headers = {"content-type": "application/json"}
+    assert call(small_bodies(), "POST", CHAT, content=body(), headers=headers).status_code == 413
+
+
+def test_overload_tells_when_to_come_back() -> None:
+    """[53]"""
+    engine = ScriptedEngine(lambda submit: [], refuse=OverloadedError("full", 2.5))
+    response = chat(make_service(engine))
+    assert (response.status_code, response.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert (response.headers["retry-after"], response.headers["x-should-retry"]) == ("3", "true")
+
+
+def test_overload_is_found_before_the_prompt_is_encoded() -> None:
+    """[53]"""
+    engine = ScriptedEngine(lambda submit: [], refuse=OverloadedError("full", 2.5))
+    assert chat(make_service(engine, tokenizer=None)).status_code == 429
+
+
+def test_engine_failure_is_503() -> None:
+    response = chat(make_service([EngineError("the step failed")]))
+    assert (response.status_code, response.headers["x-should-retry"]) == (503, "true")
+    assert int(response.headers["retry-after"]) >= 1
+
+
+def test_unforeseen_failure_is_500_without_its_text() -> None:
+    response = chat(make_service([ZeroDivisionError("secret")]))
+    assert (response.status_code, response.headers["x-should-retry"]) == (500, "false")
+    assert response.json()["error"]["code"] == "internal_error"
+    assert "secret" not in response.text
+    assert "x-request-id" in response.headers
+
+
+def test_errors_that_repeat_are_not_retried() -> None:
+    assert chat(make_service(), n=0).headers["x-should-retry"] == "false"
+
+
+def test_error_headers_of_routing_are_kept() -> None:
+    assert call(make_service(), "GET", CHAT).headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize("given", ["abc-123", "trace:1.2_3"])
+def test_a_sane_request_id_comes_back(given: str) -> None:
+    assert call(make_service(), "GET", "/health", headers={"x-request-id": given}).headers["x-request-id"] == given
+
+
+@pytest.mark.parametrize("given", ["", "a b", "x" * 129, "<script>"])
+def test_any_other_request_id_is_replaced(given: str) -> None:
+    got = call(make_service(), "GET", "/nowhere", headers={"x-request-id": given}).headers["x-request-id"]
+    assert got != given
+    assert len(got) == 32
+
+
+def keyed() -> Service:
+    return make_service(api_keys=frozenset({key_digest("sesame"), key_digest("schlüssel")}))
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/v1/models", "/version", "/admin/status", "/nowhere"])
+def test_every_route_but_health_needs_a_key(path: str) -> None:
+    """[70]"""
+    response = call(keyed(), "GET", path)
+    assert (response.status_code, response.json()["error"]["code"]) == (401, "invalid_api_key")
+    assert "x-request-id" in response.headers
+    assert call(keyed(), "GET", "/health").status_code == 200
+
+
+@pytest.mark.parametrize("header", ["Bearer wrong", "sesame", "Basic sesame", "Bearer ", "Bearer sesame2"])
+def test_wrong_key_is_refused(header: str) -> None:
+    assert call(keyed(), "GET", "/version", headers={"authorization": header}).status_code == 401
+
+
+@pytest.mark.parametrize("key", ["sesame", "schlüssel"])
+def test_any_of_the_keys_opens(key: str) -> None:
+    headers = {"authorization": f"Bearer {key}".encode()}
+    assert call(keyed(), "GET", "/version", headers=headers).status_code == 200
+
+
+def test_tenants_do_not_share_a_prefix_cache() -> None:
+    """[46]"""
+    service = keyed()
+    for key in ("sesame", "schlüssel"):
+        headers = {"authorization": f"Bearer {key}".encode()}
+        assert call(service, "POST", CHAT, json={"messages": MESSAGES}, headers=headers).status_code == 200
+    salts = {submit.cache_salt for submit in service.client.submitted}
+    assert len(salts) == 2
+    assert "" not in salts
+
+
+def test_no_cross_origin_access() -> None:
+    headers = {"origin": "https://elsewhere.example"}
+    assert "access-control-allow-origin" not in call(make_service(), "GET", "/health", headers=headers).headers
+
+
+def test_two_apps_share_nothing() -> None:
+    async def ids() -> list[str]:
+        found = []
+        for name in ("a", "b"):
+            transport = httpx.ASGITransport(create_app(make_service(model_id=name)))
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                found.append((await client.get("/v1/models")).json()["data"][0]["id"])
+        return found
+
+    assert asyncio.run(ids()) == ["a", "b"]
+
+
+def test_a_subclass_of_a_known_error_keeps_its_status() -> None:
+    class Special(EngineError):
+        pass
+
+    assert error_response(Special("x")).status_code == 503
