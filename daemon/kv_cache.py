@@ -89,12 +89,14 @@ class BlockPool:
             parent = block
         return hits
 
-    def is_coming(self, table: BlockTable, num_hits: int, other: BlockTable, num_computed: int) -> bool:
-        """Whether `other`, computed up to `num_computed`, will still compute the block after `table`'s hits."""
+    def is_coming(self, table: BlockTable, num_hits: int, other: BlockTable) -> bool:
+        """Whether the block that `table` lacks after its hits is one that `other`, in use, has yet to compute."""
         end = (num_hits + 1) * self.block_size
-        if end >= len(table.tokens) or not num_computed < end <= len(other.tokens):
-            return False
-        return self._key(table, num_hits) == self._key(other, num_hits)
+        return (
+            end < len(table.tokens)
+            and end <= len(other.tokens)
+            and self._key(table, num_hits) == self._key(other, num_hits)
+        )
 
     def num_needed(self, num_tokens: int, hits: Sequence[int] = ()) -> int:
         """Free blocks that `open` would take for `num_tokens` positions: new ones, and hits that nobody uses."""

@@ -236,7 +236,7 @@ class Scheduler:
         hits = pool.match_prefix(table)
         if pool.num_needed(len(table.tokens), hits) + len(self._running) > pool.num_free:
             return None
-        if any(pool.is_coming(table, len(hits), other.table, other.num_computed) for other in self._running):
+        if any(pool.is_coming(table, len(hits), other.table) for other in self._running):
             return None
         pool.open(table, hits, len(table.tokens))
         sequence.num_computed = len(hits) * pool.block_size

@@ -173,10 +173,12 @@ def test_recompute_after_preemption_is_not_reported_as_cached() -> None:
 
 
 def test_a_preempted_request_returns_before_new_ones() -> None:
-    bench = preempting_bench()
-    bench.submit(make_submit("c", [3], max_tokens=1))
-    order = [chunk.request_id for _ in range(20) if bench.scheduler.has_work for chunk in bench.step().chunks]
-    assert order.index("b") < order.index("c")
+    bench = Bench(FakeRunner(num_blocks=6, block_size=4), max_running=2)
+    for n, name in enumerate("abc"):
+        bench.submit(make_submit(name, [n] * 7, max_tokens=12))
+    order = [chunk.request_id for _ in range(60) if bench.scheduler.has_work for chunk in bench.step().chunks]
+    assert bench.scheduler.num_preemptions > 0
+    assert order[order.index("c") - 1] == "b"
 
 
 def test_a_prompt_waits_until_each_running_request_can_still_grow() -> None:
