@@ -37,7 +37,9 @@ ROW_BYTES = STRIDE * KV_BLOCK * 4  # a row's weights
 SUMS = STATE_ROWS * ROW_BYTES
 MAXIMA = SUMS + STATE_ROWS * 64
 FACTORS, FIRST, LAST, STATE_Q = MAXIMA + 64, MAXIMA + 128, MAXIMA + 192, MAXIMA + 256
-PLACES = 128  # bytes at the start of the scratch: (k address, v address, positions to read) of the stride's KV blocks
+# at the start of the scratch, for each KV block of the stride: addresses of k and v, positions to read, and the
+# addresses of k and v one stride later
+PLACE, PLACES = 40, 192  # bytes of an entry, of all
 UNSEEN = -1e30  # the score of what a row does not see; finite, so that differences of it are
 # rows that share a vector of k: as many as the registers hold, two sums of scores for each
 TILES = (8, 4, 1) if host_tier().registers >= 32 else (2, 1)
@@ -76,23 +78,13 @@ def _load_cached(e: Emit, pointer: Value, offset: Value | int, half: bool) -> Va
 
 
 @micro_kernel()
-def _score(
-    e: Emit,
-    q: Value,
-    keys: Value,
-    head_dim: Value,
-    width: Value,
-    half: Value,
-    weights: Value,
-    later: Value,
-    values: Value,
-) -> None:
-    """Scores of a tile's rows with the 16 positions of a block of keys, to `weights` (a row every ROW_BYTES).
+def _score(e: Emit, q: Value, place: Value, head_dim: Value, width: Value, half: Value, weights: Value) -> None:
+    """Scores of a tile's rows with the 16 keys of the block at `place`, to `weights` (a row every ROW_BYTES).
 
-    Meanwhile asks for the block's values and for the `later` block of keys.
+    Meanwhile asks for the keys and values of a stride later.
     """
-    queries, source, target = e.pointer(q), e.pointer(keys), e.pointer(weights)
-    coming = [e.pointer(later), e.pointer(values)]
+    queries, entry, target = e.pointer(q), e.pointer(place), e.pointer(weights)
+    source, *coming = (e.pointer(e.load(i64, entry, field, 8)) for field in (0, 24, 32))
 
     def tile(rows: int, is_half: bool) -> None:
         size = KV_BLOCK * (2 if is_half else 4)
@@ -184,7 +176,7 @@ def _add_values(
             column = e.b.shl(index, e.const(5 if is_half else 6))
 
             def block(number: Value, sums: list[Value]) -> list[Value]:
-                entry = e.at(table, e.b.mul(number, e.const(24)))
+                entry = e.at(table, e.b.mul(number, e.const(PLACE)))
                 values = e.at(e.pointer(e.load(i64, entry, 8, 8)), column)
                 line = e.at(chances, e.b.shl(number, e.const(6)))
 
@@ -275,19 +267,17 @@ def _close_state(d: Any, state: int, rows: int, query_block: int, kv_head: int, 
 
 
 @kernel
-def _attend_stride(d: Any, state: int, rows: int, places: int, block: int, blocks: int, later: int) -> None:
-    """A state meets `blocks` KV blocks from `block` on, all in one stride. later: address of keys to ask for."""
+def _attend_stride(d: Any, state: int, rows: int, places: int, block: int, blocks: int) -> None:
+    """A state meets `blocks` KV blocks from `block` on, all in one stride."""
     head_dim, half, width = d[HEAD_DIM], d[KV_HALF], _tile_rows(rows)
     chunks = (head_dim + 15) // 16
     weights = state + block % STRIDE * KV_BLOCK * 4
     queries, accumulators = state + STATE_Q, state + STATE_Q + STATE_ROWS * 4 * head_dim
     for index in range(blocks):
-        entry = places + 24 * index
-        coming = read_i64(entry + 24) if index + 1 < blocks else later
         for row in range(0, rows, width):
             target = weights + row * ROW_BYTES + index * KV_BLOCK * 4
             q = queries + row * head_dim * 4
-            _score(q, read_i64(entry), head_dim, width, half, target, coming, read_i64(entry + 8))
+            _score(q, places + PLACE * index, head_dim, width, half, target)
     _soften(state, rows, weights, block * KV_BLOCK, blocks)
     for row in range(0, rows, width):
         target = accumulators + row * chunks * 64
@@ -296,33 +286,41 @@ def _attend_stride(d: Any, state: int, rows: int, places: int, block: int, block
 
 
 @kernel
+def _place_blocks(d: Any, places: int, table: int, kv_head: int, block: int, blocks: int, last: int) -> None:
+    """Where `blocks` KV blocks from `block` on lie, for the head; last: the last position to read."""
+    of_head = kv_head * (d[BLOCK_BYTES] // d[KV_HEADS])
+    for number in range(block, block + blocks):
+        entry = places + PLACE * (number - block)
+        base = read_i64(table + 8 * number) * d[BLOCK_BYTES] + of_head
+        later = read_i64(table + 8 * min(number + STRIDE, last // KV_BLOCK)) * d[BLOCK_BYTES] + of_head
+        write_i64(entry, d[K_CACHE] + base)
+        write_i64(entry + 8, d[V_CACHE] + base)
+        write_i64(entry + 16, min(KV_BLOCK, last + 1 - number * KV_BLOCK))
+        write_i64(entry + 24, d[K_CACHE] + later)
+        write_i64(entry + 32, d[V_CACHE] + later)
+
+
+@kernel
 def _attend(d: Any, query_block: int, kv_head: int, scratch: int) -> None:
     """All rows of a query block that belong to a KV head."""
     tokens = read_i64(d[BLOCK_COUNT] + 8 * query_block)
     rows = tokens * (d[HEADS] // d[KV_HEADS])
-    size = _state_bytes(d[HEAD_DIM])
+    size, states = _state_bytes(d[HEAD_DIM]), scratch + PLACES
     for row in range(0, rows, STATE_ROWS):
-        state = scratch + PLACES + row // STATE_ROWS * size
+        state = states + row // STATE_ROWS * size
         _open_state(d, state, min(STATE_ROWS, rows - row), query_block, kv_head, row)
     positions = d[POSITIONS] + 8 * read_i64(d[BLOCK_FIRST] + 8 * query_block)
     last = read_i64(positions + 8 * (tokens - 1))
     block = max(0, read_i64(positions) - d[WINDOW] + 1) // KV_BLOCK if d[WINDOW] > 0 else 0
-    table = read_i64(d[BLOCK_TABLE] + 8 * query_block)
-    of_head = kv_head * (d[BLOCK_BYTES] // d[KV_HEADS])
     while block <= last // KV_BLOCK:
-        end = min(last // KV_BLOCK + 1, (block // STRIDE + 1) * STRIDE)
-        for index in range(end - block):
-            base = read_i64(table + 8 * (block + index)) * d[BLOCK_BYTES] + of_head
-            write_i64(scratch + 24 * index, d[K_CACHE] + base)
-            write_i64(scratch + 24 * index + 8, d[V_CACHE] + base)
-            write_i64(scratch + 24 * index + 16, min(KV_BLOCK, last + 1 - (block + index) * KV_BLOCK))
-        following = read_i64(table + 8 * min(end, last // KV_BLOCK)) * d[BLOCK_BYTES] + of_head
+        blocks = min(last // KV_BLOCK + 1, (block // STRIDE + 1) * STRIDE) - block
+        _place_blocks(d, scratch, read_i64(d[BLOCK_TABLE] + 8 * query_block), kv_head, block, blocks, last)
         for row in range(0, rows, STATE_ROWS):
-            state = scratch + PLACES + row // STATE_ROWS * size
-            _attend_stride(d, state, min(STATE_ROWS, rows - row), scratch, block, end - block, d[K_CACHE] + following)
-        block = end
+            state = states + row // STATE_ROWS * size
+            _attend_stride(d, state, min(STATE_ROWS, rows - row), scratch, block, blocks)
+        block += blocks
     for row in range(0, rows, STATE_ROWS):
-        state = scratch + PLACES + row // STATE_ROWS * size
+        state = states + row // STATE_ROWS * size
         _close_state(d, state, min(STATE_ROWS, rows - row), query_block, kv_head, row)
 
 

@@ -76,8 +76,8 @@ class Emit:
         self.call("llvm.masked.store.v16f32.p0", ir.VoidType(), arguments)
 
     def prefetch(self, pointer: Value, offset: Value | int = 0) -> None:
-        """Ask for the cache line of an address that will be read soon."""
-        arguments = [self.at(pointer, offset), *(ir.Constant(i32, hint) for hint in (0, 3, 1))]
+        """Ask for the cache line of an address that will be read soon, into the second level."""
+        arguments = [self.at(pointer, offset), *(ir.Constant(i32, hint) for hint in (0, 2, 1))]
         self.call("llvm.prefetch.p0", ir.VoidType(), arguments)
 
     # -- vectors
