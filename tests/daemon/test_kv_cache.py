@@ -138,6 +138,18 @@ def test_hits_that_others_use_cost_nothing() -> None:
     assert pool.num_free == 0
 
 
+def test_a_block_is_coming_when_another_table_knows_all_of_it() -> None:
+    pool = BlockPool(8, 2)
+    other = BlockTable([1, 2, 3], "")
+    assert pool.is_coming(BlockTable([1, 2, 9], ""), 0, other)
+    assert not pool.is_coming(BlockTable([9, 2, 9], ""), 0, other)
+    assert not pool.is_coming(BlockTable([1, 2], ""), 0, other)  # it could not be a hit
+    longer = BlockTable([1, 2, 3, 4, 5], "")
+    assert not pool.is_coming(longer, 1, other)
+    other.tokens.append(4)
+    assert pool.is_coming(longer, 1, other)
+
+
 def test_counters_are_in_tokens() -> None:
     pool = BlockPool(8, 2)
     filled(pool, [1, 2, 3, 4, 5])
