@@ -33,14 +33,14 @@ class DaemonState:
         """Whether that very process still runs."""
         try:
             process = psutil.Process(self.pid)
-            return process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - self.started) < 1.0
+            return bool(process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - self.started) < 1.0)
         except psutil.NoSuchProcess:
             return False
 
 
 def own_start() -> float:
     """When this process started, in seconds since the epoch."""
-    return psutil.Process().create_time()
+    return float(psutil.Process().create_time())
 
 
 def write_state(state: DaemonState) -> None:

@@ -88,7 +88,7 @@ def test_cache_of_a_roomy_machine_holds_some_full_requests() -> None:
 
 
 def test_weights_that_do_not_fit_are_refused_with_what_is_missing() -> None:
-    with pytest.raises(MemoryPlanError, match=r"packed weights need 8\.00 GiB, but only 3\.50 GiB .* free 4\.50 GiB more"):
+    with pytest.raises(MemoryPlanError, match=r"need 8\.00 GiB, but only 3\.50 GiB .* free 4\.50 GiB more"):
         plan_blocks(demand(weight_bytes=8 * GIB), 4 * GIB)
 
 
@@ -126,7 +126,9 @@ def test_cache_too_small_for_one_request_is_refused_with_both_remedies() -> None
     kv=st.none() | st.integers(0, 16 * GIB),
     free=st.integers(0, 64 * GIB),
 )
-def test_what_is_planned_fits_and_holds_a_request(weights: int, block: int, context: int, kv: int | None, free: int) -> None:
+def test_planned_blocks_fit_and_hold_a_request(
+    weights: int, block: int, context: int, kv: int | None, free: int
+) -> None:
     wanted = demand(weight_bytes=weights, block_bytes=block, context=context, kv_bytes=kv)
     try:
         blocks = plan_blocks(wanted, free)

@@ -1,0 +1,196 @@
+"""How a daemon is put together: model -> runner -> scheduler -> engine, with the tokenizer and template beside them."""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from .. import __version__
+from ..cpu_kernels.layout import KV_BLOCK
+from ..cpu_kernels.team import physical_cores
+from ..experts.demo import build_demo, demo_source
+from ..experts.formats import format_of
+from ..experts.model import Model, open_model
+from ..experts.pack import packed_size
+from .budget import StepBudget
+from .chat_template import ChatTemplate
+from .config import Config
+from .engine import Engine
+from .events import EventLog
+from .kv_cache import BlockPool
+from .memory import GIB, Demand, plan_blocks
+from .paths import cache_folder
+from .runner import DecoderRunner, kv_block_bytes, load_runner
+from .scheduler import Scheduler
+from .throughput import Throughput
+from .tokenizer import Tokenizer
+
+Progress = Callable[[str, int, int], None]
+
+
+def demo_model(progress: Progress) -> Path:
+    """The embedded demo model's file, built first where it is missing. Raises ModelError."""
+
+    def tokenise(text: str) -> list[int]:
+        dense = open_model(demo_source())
+        return Tokenizer.from_gguf(dense.checkpoint.metadata).encode(text, add_special=False)
+
+    return build_demo(cache_folder(), progress, tokenise)
+
+
+def tokenizer_of(model: Model) -> Tokenizer:
+    """The tokenizer that came with a model. Raises ModelError."""
+    checkpoint = model.checkpoint
+    if checkpoint.source == "gguf":
+        return Tokenizer.from_gguf(checkpoint.metadata)
+    return Tokenizer.from_folder(checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent)
+
+
+def default_threads() -> int:
+    """One thread per physical core."""
+    return len(physical_cores())
+
+
+def context_of(model: Model, config: Config) -> int:
+    """Tokens of prompt and answer together: what is asked for, else the model's own within reason."""
+    return config.context or min(model.spec.max_context, config.max_default_context)
+
+
+def plan_memory(model: Model, config: Config, free_bytes: int) -> int:
+    """Number of KV blocks. Raises MemoryPlanError, before any weight is read, if the load would not fit."""
+    demand = Demand(
+        weight_bytes=packed_size(model),
+        block_bytes=kv_block_bytes(model.spec, config.kv_half),
+        block_size=KV_BLOCK,
+        context=context_of(model, config),
+        kv_bytes=None if config.kv_gib is None else int(config.kv_gib * GIB),
+    )
+    half = None if config.kv_half else lambda: kv_block_bytes(model.spec, True)
+    return plan_blocks(demand, free_bytes, half)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """A loaded model with everything that serves it. The engine's thread has not been started."""
+
+    config: Config
+    model: Model
+    runner: DecoderRunner
+    engine: Engine
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+    throughput: Throughput
+    threads: int
+    kv_bytes: int
+    load_s: float
+    created: int  # seconds since the epoch
+
+    def sample(self) -> None:
+        """Look at the token counter; called several times a second."""
+        self.throughput.sample(time.monotonic(), self.engine.stats().generated_tokens)
+
+    def status(self) -> dict[str, Any]:
+        """What /admin/status answers. Sizes in bytes, times in seconds."""
+        stats, spec, events = self.engine.stats(), self.model.spec, self.engine.events
+        return {
+            "state": stats.state,
+            "reason": stats.reason,
+            "version": __version__,
+            "pid": os.getpid(),
+            "uptime_s": time.time() - self.created,
+            "load_s": self.load_s,
+            "model": {
+                "id": self.config.model_id,
+                "path": str(self.model.checkpoint.path),
+                "architecture": spec.architecture,
+                "context": self.engine.client.max_context,
+                "formats": formats_of(self.model),
+            },
+            "threads": self.threads,
+            "memory": {
+                "resident_bytes": psutil.Process().memory_info().rss,
+                "weight_bytes": self.runner.weight_bytes,
+                "kv_bytes": self.kv_bytes,
+            },
+            "kv": {
+                "format": self.config.kv_format,
+                "blocks": stats.kv_blocks,
+                "free_blocks": stats.kv_blocks_free,
+                "usage": stats.kv_usage,
+            },
+            "requests": {"running": stats.running, "waiting": stats.waiting},
+            "tokens_per_second": self.throughput.rate,
+            "generated_tokens": stats.generated_tokens,
+            "prefix_cache": {"queried": stats.prefix_queried_tokens, "hit": stats.prefix_hit_tokens},
+            "preemptions": stats.preemptions,
+            "audit_failures": stats.audit_failures,
+            "events": {
+                "counts": events.counts(),
+                "recent": [{"name": e.name, "detail": e.detail, "at": e.at} for e in events.recent()],
+            },
+        }
+
+
+def formats_of(model: Model) -> dict[str, dict[str, Any]]:
+    """Per tensor format of the checkpoint: how many tensors, the kind they are packed into, whether that is exact."""
+    counts = Counter(tensor.format for tensor in model.checkpoint.tensors.values() if len(tensor.shape) > 1)
+    rows = {tensor.format: format_of(tensor) for tensor in model.checkpoint.tensors.values() if len(tensor.shape) > 1}
+    return {
+        name: {"tensors": counts[name], "packed": row.packed, "exact": row.exact} for name, row in sorted(rows.items())
+    }
+
+
+def assemble(config: Config, progress: Progress) -> Assembly:
+    """Load a model and put a daemon together.
+
+    Raises ModelError for a model that cannot be served and MemoryPlanError for one that does not fit.
+    """
+    started = time.monotonic()
+    model = open_model(config.model or demo_model(progress))
+    tokenizer = tokenizer_of(model)  # a model without a usable tokenizer is refused before the weights are read
+    template = ChatTemplate(tokenizer.chat_template, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
+    num_blocks = plan_memory(model, config, psutil.virtual_memory().available)
+    events = EventLog()
+    threads = config.threads or default_threads()
+    runner = load_runner(
+        model,
+        threads=threads,
+        num_blocks=num_blocks,
+        max_context=context_of(model, config),
+        max_step_tokens=config.max_step_tokens,
+        max_running=config.max_running,
+        kv_half=config.kv_half,
+        progress=progress,
+        events=events,
+    )
+    return Assembly(
+        config=config,
+        model=model,
+        runner=runner,
+        engine=Engine(runner, make_scheduler(runner, config), events=events),
+        tokenizer=tokenizer,
+        chat_template=template,
+        throughput=Throughput(),
+        threads=threads,
+        kv_bytes=num_blocks * kv_block_bytes(model.spec, config.kv_half),
+        load_s=time.monotonic() - started,
+        created=int(time.time()),
+    )
+
+
+def make_scheduler(runner: DecoderRunner, config: Config) -> Scheduler:
+    """A scheduler with the runner's sizes and the config's limits."""
+    return Scheduler(
+        BlockPool(runner.num_blocks, runner.block_size),
+        max_running=config.max_running,
+        max_step_tokens=runner.max_step_tokens,
+        max_context=runner.max_context,
+        max_queued=config.max_queued,
+        max_queued_tokens=config.max_queued_tokens,
+        budget=StepBudget(config.step_target_s, runner.max_step_tokens),
+    )

@@ -1,0 +1,184 @@
+"""What `isotherm bench` measures: the model alone, step by step, without HTTP, scheduler and sampler.
+
+The protocol is llama.cpp's, so that both can be laid side by side: prefill is one fresh prompt, decode starts from an
+empty context, both as the mean rate of three repetitions after a warm-up; streams are prompts of 128 tokens each, then
+all of them decode together, once.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..cpu_kernels.bandwidth import read_gb_s
+from ..experts.model import open_model
+from .runner import DecoderRunner, load_runner
+from .step import Chunk, StepPlan
+
+STREAM_PROMPT = 128
+REPETITIONS = 3
+_SEED = 20_08
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """threads of the engine, prompt tokens of the prefill, tokens to generate, numbers of streams."""
+
+    threads: int
+    prompt: int
+    gen: int
+    streams: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchResult:
+    """Rates in tokens/s and GB/s (10^9 bytes), times in seconds.
+
+    streams: per number of streams the decode and prefill rate of all together. read_gb_s: plain read bandwidth of the
+    same threads. decode_gb_s: bytes of weights and KV read per token times decode_tok_s. load_s: until the model can
+    run. first_token_s: from then to the first token of the first prompt, with all that is done only once.
+    """
+
+    threads: int
+    prefill_tok_s: float
+    decode_tok_s: float
+    streams: dict[str, dict[str, float]]
+    read_gb_s: float
+    decode_gb_s: float
+    load_s: float
+    first_token_s: float
+
+    @property
+    def memory_wall_share(self) -> float:
+        """Decode bandwidth over plain read bandwidth."""
+        return self.decode_gb_s / self.read_gb_s
+
+
+def measure(path: Path, options: BenchOptions, progress: Progress) -> BenchResult:
+    """Load a model and measure it. Raises ModelError."""
+    started = time.perf_counter()
+    positions = max(options.prompt, options.gen, max(options.streams, default=1) * (STREAM_PROMPT + options.gen))
+    longest = max(options.prompt, STREAM_PROMPT + options.gen)
+    runner = load_runner(
+        open_model(path),
+        threads=options.threads,
+        num_blocks=-(-positions // DecoderRunner.block_size) + max(options.streams, default=1),
+        max_context=longest,
+        max_running=max(options.streams, default=1),
+        progress=progress,
+    )
+    load_s = time.perf_counter() - started
+    try:
+        return _measure(Driver(runner), options, load_s, progress)
+    finally:
+        runner.close()
+
+
+def _measure(driver: "Driver", options: BenchOptions, load_s: float, progress: Progress) -> BenchResult:
+    runner, total = driver.runner, 2 * REPETITIONS + len(options.streams) + 1
+    first_token_s = driver.prefill(1, options.prompt)
+    driver.decode(1, min(options.gen, 8), 0)
+    prefill, decode = [], []
+    for i in range(REPETITIONS):
+        progress("measuring", i, total)
+        prefill.append(options.prompt / driver.prefill(1, options.prompt))
+    for i in range(REPETITIONS):
+        progress("measuring", REPETITIONS + i, total)
+        decode.append(options.gen / driver.decode(1, options.gen, 0))
+    streams = {}
+    for i, count in enumerate(options.streams):
+        progress("measuring", 2 * REPETITIONS + i, total)
+        prefill_s = driver.prefill(count, STREAM_PROMPT)
+        decode_s = driver.decode(count, options.gen, STREAM_PROMPT)
+        streams[str(count)] = {
+            "decode_tok_s": count * options.gen / decode_s,
+            "prefill_tok_s": count * STREAM_PROMPT / prefill_s,
+        }
+    decode_tok_s = float(np.mean(decode))
+    kv_bytes = runner.kv_bytes_per_token * (options.gen + 1) / 2  # a token reads all positions up to its own
+    result = BenchResult(
+        threads=options.threads,
+        prefill_tok_s=float(np.mean(prefill)),
+        decode_tok_s=decode_tok_s,
+        streams=streams,
+        read_gb_s=read_gb_s(options.threads),
+        decode_gb_s=(runner.active_weight_bytes_per_token + kv_bytes) * decode_tok_s / 1e9,
+        load_s=load_s,
+        first_token_s=first_token_s,
+    )
+    progress("measuring", total, total)
+    return result
+
+
+class Driver:
+    """Runs steps over random tokens. Stream i owns the same blocks in every measurement."""
+
+    def __init__(self, runner: Any) -> None:
+        self.runner = runner
+        self._random = np.random.default_rng(_SEED)
+
+    def prefill(self, streams: int, prompt: int) -> float:
+        """Seconds to compute a fresh prompt of `prompt` tokens for each stream, in steps as full as they may be."""
+        chunks = self._prompt_chunks(streams, prompt)
+        started = time.perf_counter()
+        for plan in pack_steps(chunks, self.runner.max_step_tokens):
+            self.runner.execute(plan)
+        return time.perf_counter() - started
+
+    def decode(self, streams: int, gen: int, start: int) -> float:
+        """Seconds for `gen` more tokens of each stream, all in one step at a time, after `start` positions."""
+        tokens = self._tokens(gen * streams).reshape(gen, streams)
+        tables = self._tables(streams, start + gen)
+        started = time.perf_counter()
+        for i, row in enumerate(tokens):
+            position = start + i
+            blocks = position // self.runner.block_size + 1
+            self.runner.execute(
+                StepPlan(
+                    tuple(Chunk(str(s), [int(row[s])], position, tables[s][:blocks], True) for s in range(streams))
+                )
+            )
+        return time.perf_counter() - started
+
+    def _prompt_chunks(self, streams: int, prompt: int) -> list[Chunk]:
+        tables = self._tables(streams, prompt)
+        return [Chunk(str(s), self._tokens(prompt).tolist(), 0, tables[s], True) for s in range(streams)]
+
+    def _tokens(self, count: int) -> Any:
+        return self._random.integers(0, self.runner.vocab_size, count)
+
+    def _tables(self, streams: int, positions: int) -> list[list[int]]:
+        each = self.runner.num_blocks // streams
+        needed = -(-positions // self.runner.block_size)
+        return [list(range(s * each, s * each + needed)) for s in range(streams)]
+
+
+def pack_steps(chunks: Sequence[Chunk], max_tokens: int, block_size: int = 16) -> list[StepPlan]:
+    """Plans of at most `max_tokens` tokens that compute the chunks in order, cut where a step is full."""
+    plans: list[StepPlan] = []
+    current: list[Chunk] = []
+    room = max_tokens
+    for chunk in chunks:
+        done = 0
+        while done < len(chunk.tokens):
+            if not room:
+                plans.append(StepPlan(tuple(current)))
+                current, room = [], max_tokens
+            count = min(room, len(chunk.tokens) - done)
+            end = done + count
+            current.append(
+                Chunk(
+                    chunk.request_id,
+                    chunk.tokens[done:end],
+                    done,
+                    chunk.block_table[: -(-end // block_size)],
+                    end == len(chunk.tokens),
+                )
+            )
+            room, done = room - count, end
+    return [*plans, StepPlan(tuple(current))] if current else plans

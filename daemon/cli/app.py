@@ -1,0 +1,44 @@
+"""The commands of `isotherm`."""
+
+from typing import Annotated
+
+import typer
+
+from ... import __version__
+from .bench import bench
+from .chat import chat
+from .demo import demo
+from .output import out
+from .serve import serve
+from .status import status
+from .stop import stop
+
+app = typer.Typer(
+    name="isotherm",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        out.print(__version__, highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Serve mixture-of-experts language models through an OpenAI-compatible API.
+
+    Begin with: isotherm serve --background && isotherm chat
+    """
+
+
+for command in (serve, chat, status, stop, demo, bench):
+    app.command()(command)

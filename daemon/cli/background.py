@@ -1,0 +1,62 @@
+"""Running the daemon in the background: detach, and wait in the terminal until it is ready."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import typer
+
+from ..state import DaemonState, read_state
+from .output import ExitCode, err, fail, out
+from .progress import progress_bars
+
+_LAST_LINES = 12
+
+
+def detach(log: Path) -> int | None:
+    """Fork. The child, which gets None, belongs to no terminal and writes to `log`; the parent gets its pid.
+
+    To be called before any thread is started.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    pid = os.fork()
+    if pid:
+        return pid
+    os.setsid()
+    null, file = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    for source, target in ((null, 0), (file, 1), (file, 2)):
+        os.dup2(source, target)
+    return None
+
+
+def wait_until_ready(pid: int, port: int, log: Path) -> None:
+    """Show the child's progress until it serves, then say where. Exits with the child's code if it ends before."""
+    try:
+        with progress_bars() as report:
+            while (state := read_state(port)) is None or state.pid != pid or state.phase == "loading":
+                _check_child(pid, log)
+                if state is not None and state.stage:
+                    report(state.stage, state.done, state.total)
+                time.sleep(0.1)
+    except KeyboardInterrupt:
+        os.kill(pid, signal.SIGTERM)
+        fail("stopped while loading", ExitCode.FAILURE)
+    _announce(state)
+
+
+def _check_child(pid: int, log: Path) -> None:
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    if not ended:
+        return
+    lines = log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+    for line in lines:
+        err.print(line, markup=False, highlight=False, soft_wrap=True)
+    err.print(f"isotherm: the daemon did not start; its log is {log}", style="red", markup=False, highlight=False)
+    raise typer.Exit(abs(os.waitstatus_to_exitcode(status)) or ExitCode.FAILURE)
+
+
+def _announce(state: DaemonState) -> None:
+    out.print(f"{state.model} is served at {state.url}/v1", highlight=False)
+    out.print(f"process {state.pid}, log {state.log}", highlight=False, soft_wrap=True)
+    out.print("talk: isotherm chat    look: isotherm status    end: isotherm stop", highlight=False)

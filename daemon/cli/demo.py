@@ -1,0 +1,23 @@
+"""`isotherm demo`: build the embedded demo model."""
+
+from .output import ExitCode, fail, out
+from .progress import progress_bars
+
+
+def demo() -> None:
+    """Build the embedded demo model, unless it is there, and print where it lies.
+
+    It is SmolLM2-135M-Instruct upcycled to 8 experts, of which 2 are active. `isotherm serve` without a model builds it
+    too, and serves it.
+
+    Example: isotherm bench "$(isotherm demo)"
+    """
+    from ...experts.errors import ModelError
+    from ..assembly import demo_model
+
+    try:
+        with progress_bars() as report:
+            path = demo_model(report)
+    except ModelError as error:
+        fail(str(error), ExitCode.MODEL)
+    out.out(str(path), highlight=False)

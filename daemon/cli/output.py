@@ -1,0 +1,29 @@
+"""What commands say, and the exit code of each way to fail."""
+
+from enum import IntEnum
+from typing import NoReturn
+
+import typer
+from rich.console import Console
+
+out = Console()
+err = Console(stderr=True)
+
+
+class ExitCode(IntEnum):
+    """Exit codes. 2 is also what a wrong command line gives; stopped while loading gives 128 + the signal."""
+
+    FAILURE = 1
+    USAGE = 2
+    MODEL = 3  # the model cannot be served
+    MEMORY = 4  # it does not fit into memory
+    ADDRESS = 5  # the address is in use or not ours
+    NO_DAEMON = 6  # no daemon answers
+    ENGINE = 7  # the engine failed while serving
+    FORCED = 8  # a second signal cut open requests off
+
+
+def fail(message: str, code: ExitCode) -> NoReturn:
+    """Say what is wrong on the standard error and exit."""
+    err.print(f"isotherm: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(code)

@@ -1,0 +1,43 @@
+"""How far a load has come: a bar in a terminal, else a line in the log for each stage."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from .output import err
+
+logger = logging.getLogger(__name__)
+
+Report = Callable[[str, int, int], None]
+
+
+@contextmanager
+def progress_bars() -> Iterator[Report]:
+    """A `report(stage, done, total)` that shows a bar for each stage on the standard error."""
+    if not err.is_terminal:
+        yield stage_lines()
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage)
+            bars.update(tasks[stage], completed=done, total=total)
+
+        yield report
+
+
+def stage_lines() -> Report:
+    """A `report` that logs each stage once."""
+    seen: set[str] = set()
+
+    def report(stage: str, done: int, total: int) -> None:
+        if stage not in seen:
+            seen.add(stage)
+            logger.info("%s", stage)
+
+    return report

@@ -1,0 +1,228 @@
+"""`isotherm serve`: the daemon. This file alone joins the engine's side and the HTTP side."""
+
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from ..config import Config, ConfigError, KvFormat, LogLevel, key_digests
+from ..paths import log_file
+from ..state import DaemonState, own_start, read_state, remove_state, write_state
+from .background import detach, wait_until_ready
+from .output import ExitCode, fail
+from .progress import Report, progress_bars, stage_lines
+
+logger = logging.getLogger(__name__)
+
+_DEFAULT = Config()
+_WRITE_EVERY_S = 0.2  # of the progress in the state file
+
+
+Model = Annotated[
+    Path | None,
+    typer.Argument(help="A .gguf file or a safetensors folder; none is the embedded demo model.", show_default=False),
+]
+Threads = Annotated[int | None, typer.Option(help="CPU threads of the engine.", show_default="one per physical core")]
+Context = Annotated[
+    int | None,
+    typer.Option(
+        help="Most tokens of prompt and answer together.",
+        show_default=f"the model's own, at most {_DEFAULT.max_default_context}",
+    ),
+]
+KvGib = Annotated[
+    float | None, typer.Option(help="Memory of the KV cache in GiB.", show_default="by the memory that is free")
+]
+MaxQueued = Annotated[int, typer.Option(help="Requests that may wait; the next one is answered 429.")]
+Keys = Annotated[
+    Path | None,
+    typer.Option(help="Ask for an API key: a file of accepted ones, one a line.", show_default="no key is asked for"),
+]
+
+
+def serve(
+    model: Model = _DEFAULT.model,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = _DEFAULT.host,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = _DEFAULT.port,
+    threads: Threads = _DEFAULT.threads,
+    context: Context = _DEFAULT.context,
+    kv_gib: KvGib = _DEFAULT.kv_gib,
+    max_running: Annotated[int, typer.Option(help="Requests in one step of the model.")] = _DEFAULT.max_running,
+    max_queued: MaxQueued = _DEFAULT.max_queued,
+    kv_format: Annotated[KvFormat, typer.Option(help="Numbers of the KV cache.")] = _DEFAULT.kv_format,
+    api_key_file: Keys = _DEFAULT.api_key_file,
+    background: Annotated[bool, typer.Option("--background", help="Return as soon as the daemon is ready.")] = False,
+    log_level: Annotated[LogLevel, typer.Option(help="What the log holds.")] = _DEFAULT.log_level,
+) -> None:
+    """Serve a model by an OpenAI-compatible API.
+
+    SIGTERM or Ctrl-C lets open requests finish; a second one cuts them off.
+
+    Exit codes: 2 a wrong setting, 3 the model cannot be served, 4 it does not fit into memory, 5 the address is in use,
+    7 the engine failed, 8 cut off.
+
+    Example: isotherm serve model.gguf --threads 8 --context 16384 --background
+    """
+    try:
+        config = Config(
+            model=model,
+            host=host,
+            port=port,
+            threads=threads,
+            context=context,
+            kv_gib=kv_gib,
+            max_running=max_running,
+            max_queued=max_queued,
+            kv_format=kv_format,
+            api_key_file=api_key_file,
+            log_level=log_level,
+        )
+        digests = key_digests(api_key_file)
+    except ConfigError as error:
+        fail(str(error), ExitCode.USAGE)
+    listener = _bind(config)
+    config = replace(config, port=listener.getsockname()[1])
+    log = log_file(config.port) if background else None
+    if log is not None and (pid := detach(log)) is not None:
+        listener.close()
+        wait_until_ready(pid, config.port, log)
+        return
+    _set_up_logging(config.log_level)
+    with _announced(config, log) as state:
+        _run(config, digests, listener, state)
+
+
+def _bind(config: Config) -> socket.socket:
+    other = read_state(config.port) if config.port else None
+    if other is not None:
+        fail(
+            f"port {config.port} is taken by your daemon {other.pid}, which serves {other.model}; "
+            f"end it by: isotherm stop --port {config.port}",
+            ExitCode.ADDRESS,
+        )
+    from .server import BindError, bind
+
+    try:
+        return bind(config.host, config.port)
+    except BindError as error:
+        fail(f"{error}; choose another --port or --host", ExitCode.ADDRESS)
+
+
+def _run(config: Config, digests: frozenset[bytes], listener: socket.socket, state: "_State") -> None:
+    from ...api.app import create_app
+    from ...api.service import Service
+    from ...experts.errors import ModelError
+    from ..assembly import assemble
+    from ..memory import MemoryPlanError
+    from .server import BindError, DaemonServer
+
+    _stop_at_once_on_signals()
+    try:
+        with state.progress() as report:
+            assembly = assemble(config, report)
+    except ModelError as error:
+        fail(str(error), ExitCode.MODEL)
+    except MemoryPlanError as error:
+        fail(str(error), ExitCode.MEMORY)
+    service = Service(
+        client=assembly.engine.client,
+        tokenizer=assembly.tokenizer,
+        chat_template=assembly.chat_template,
+        model_id=config.model_id,
+        created=assembly.created,
+        metrics=assembly.engine.metrics,
+        status=assembly.status,
+        api_keys=digests,
+    )
+    logger.info("loaded %s in %.1f s", config.model_id, assembly.load_s)
+    try:
+        reason = DaemonServer(create_app(service), assembly, state.ready).serve_on(listener)
+    except BindError as error:
+        fail(str(error), ExitCode.ADDRESS)
+    if reason is not None:
+        raise typer.Exit(reason)
+
+
+class _State:
+    """The daemon's state file, kept up to date."""
+
+    def __init__(self, config: Config, log: Path | None) -> None:
+        self._value = DaemonState(
+            pid=os.getpid(),
+            started=own_start(),
+            port=config.port,
+            url=_url(config),
+            model=config.model_id,
+            log=None if log is None else str(log),
+        )
+        self._written = 0.0
+        self._write()
+
+    def ready(self) -> None:
+        """The daemon answers."""
+        self._value = replace(self._value, phase="ready", stage="", done=0, total=0)
+        self._write()
+        logger.info("serving %s at %s/v1", self._value.model, self._value.url)
+
+    @contextmanager
+    def progress(self) -> Iterator[Report]:
+        """The progress of the load: for the waiting parent, else for the terminal or the log."""
+        if self._value.log is None:
+            with progress_bars() as report:
+                yield report
+            return
+        log_stage = stage_lines()
+
+        def report_all(stage: str, done: int, total: int) -> None:
+            log_stage(stage, done, total)
+            self._value = replace(self._value, stage=stage, done=done, total=total)
+            if time.monotonic() - self._written > _WRITE_EVERY_S:
+                self._write()
+
+        yield report_all
+
+    def _write(self) -> None:
+        write_state(self._value)
+        self._written = time.monotonic()
+
+
+@contextmanager
+def _announced(config: Config, log: Path | None) -> Iterator[_State]:
+    """The state file exists while the daemon does."""
+    state = _State(config, log)
+    try:
+        yield state
+    finally:
+        remove_state(config.port)
+
+
+def _url(config: Config) -> str:
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)
+    return f"http://[{host}]:{config.port}" if ":" in host else f"http://{host}:{config.port}"
+
+
+def _set_up_logging(level: LogLevel) -> None:
+    logging.basicConfig(
+        level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    logging.getLogger("numba").setLevel(logging.WARNING)  # at debug it tells each step of its compiler
+
+
+def _stop_at_once_on_signals() -> None:
+    """Until the server listens there is nothing to drain."""
+
+    def stop(sig: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + sig)
+
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sig, stop)

@@ -1,0 +1,74 @@
+"""`isotherm status`: how a daemon is doing."""
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from .output import ExitCode, out
+from .remote import ApiKeyFile, Url, connect, get
+
+
+def status(
+    url: Url = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole status as one JSON object.")] = False,
+    api_key_file: ApiKeyFile = None,
+) -> None:
+    """Show the model, memory, load and degradations of a running daemon. Exits with 7 if its engine is not ready.
+
+    Example: isotherm status --url http://127.0.0.1:8440 --json
+    """
+    with connect(url, api_key_file) as client:
+        data = get(client, "/admin/status")
+        if as_json:
+            out.out(json.dumps(data, indent=2), highlight=False)
+        else:
+            table = Table(show_header=False, box=None, pad_edge=False)
+            for name, value in _rows(data, str(client.base_url)):
+                table.add_row(Text(name, style="bold"), Text(value))
+            out.print(table, highlight=False)
+    if data["state"] != "ready":
+        raise typer.Exit(ExitCode.ENGINE)
+
+
+def _rows(data: dict[str, Any], url: str) -> Iterator[tuple[str, str]]:
+    model, memory, kv, requests = data["model"], data["memory"], data["kv"], data["requests"]
+    reason = f" ({data['reason']})" if data["reason"] else ""
+    yield "health", f"{data['state']}{reason}, up for {_duration(data['uptime_s'])} at {url}, process {data['pid']}"
+    yield "model", f"{model['id']} ({model['architecture']}), context {model['context']} tokens, {model['path']}"
+    for name, row in model["formats"].items():
+        note = "" if row["exact"] else " (re-encoded, not bit-exact)"
+        yield "weights", f"{row['tensors']} tensors in {name}, run as {row['packed']}{note}"
+    yield (
+        "memory",
+        f"{_gib(memory['resident_bytes'])} resident: weights {_gib(memory['weight_bytes'])}, "
+        f"KV cache {_gib(memory['kv_bytes'])}",
+    )
+    yield "KV cache", f"{kv['usage']:.0%} in use, {kv['free_blocks']} of {kv['blocks']} blocks free, {kv['format']}"
+    yield "requests", f"{requests['running']} running, {requests['waiting']} waiting, {data['preemptions']} preemptions"
+    yield (
+        "speed",
+        f"{data['tokens_per_second']:.1f} tokens/s, {data['generated_tokens']} in all, {data['threads']} threads",
+    )
+    prefix = data["prefix_cache"]
+    share = prefix["hit"] / prefix["queried"] if prefix["queried"] else 0.0
+    yield "prefix cache", f"{share:.0%} of {prefix['queried']} prompt tokens were found"
+    counts = data["events"]["counts"]
+    if not counts:
+        yield "degradations", "none"
+    latest = {event["name"]: event["detail"] for event in data["events"]["recent"]}
+    for name, count in counts.items():
+        yield "degradations", f"{name} x {count}: {latest.get(name, '')}"
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB"
+
+
+def _duration(seconds: float) -> str:
+    minutes, whole = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {whole:02} s"
