@@ -8,17 +8,24 @@ from numba import types
 from .jit import intrinsic
 from .simd import Emit, f32, f64, i32, i64
 
-_KINDS = {"f32": (types.float32, f32), "i32": (types.int32, i32), "i64": (types.int64, i64)}
+# name -> (Numba type, LLVM type, alignment in bytes); the unsigned ones read a file's bytes, at any address
+_KINDS = {
+    "f32": (types.float32, f32, 4),
+    "i32": (types.int32, i32, 4),
+    "i64": (types.int64, i64, 8),
+    "u32": (types.uint32, i32, 1),
+    "u64": (types.uint64, i64, 1),
+}
 
 
 def _reader(name: str) -> Any:
-    numba_type, llvm_type = _KINDS[name]
+    numba_type, llvm_type, align = _KINDS[name]
 
     @intrinsic
     def read(typingctx: Any, address: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             e = Emit(builder)
-            return e.load(llvm_type, e.pointer(args[0]), 0, llvm_type.width // 8 if name != "f32" else 4)
+            return e.load(llvm_type, e.pointer(args[0]), 0, align)
 
         return numba_type(types.int64), codegen
 
@@ -26,13 +33,13 @@ def _reader(name: str) -> Any:
 
 
 def _writer(name: str) -> Any:
-    numba_type, _ = _KINDS[name]
+    numba_type, _, align = _KINDS[name]
 
     @intrinsic
     def write(typingctx: Any, address: Any, value: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             e = Emit(builder)
-            e.store(args[1], e.pointer(args[0]), 0, 4 if name != "i64" else 8)
+            e.store(args[1], e.pointer(args[0]), 0, align)
             return context.get_dummy_value()
 
         return types.void(types.int64, numba_type), codegen
@@ -41,6 +48,7 @@ def _writer(name: str) -> Any:
 
 
 read_f32, read_i32, read_i64 = _reader("f32"), _reader("i32"), _reader("i64")
+read_u32, read_u64, write_u32 = _reader("u32"), _reader("u64"), _writer("u32")
 write_f32, write_i32, write_i64 = _writer("f32"), _writer("i32"), _writer("i64")
 
 

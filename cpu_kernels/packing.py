@@ -1,65 +1,90 @@
-"""Filling packed tiles from plain codes: the permutation of `layout`, once per matrix at load.
+"""Filling packed tiles from a checkpoint's blocks: the permutation of `layout`, once per matrix at load.
 
-Arrays in, arrays out; rows and columns are already padded. `out` is uint8 [tiles, spans, span_bytes].
+`out` is uint8 [tiles, spans, span_bytes] of zeros; rows and columns that the source lacks stay zero, and a zero scale
+silences whatever codes stand there.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .jit import kernel
-from .layout import GROUP, KINDS, ROWS, SPAN
+from .layout import GROUP, ROWS, SPAN
+from .memory import read_u32, read_u64, write_u32
 
 Bytes = NDArray[np.uint8]
+Halves = NDArray[np.float16]
+_LOW = np.uint64(0x0F0F0F0F0F0F0F0F)
+_WORD = np.uint64(0xFFFFFFFF)
 
 
 @kernel
-def _interleave_nibbles(codes, header, out):  # type: ignore[no-untyped-def]
-    for tile in range(out.shape[0]):
-        for span in range(out.shape[1]):
-            target = out[tile, span]
-            for lane in range(16):
-                row = codes[tile * 16 + lane]
-                for pair in range(8):
-                    column, at = span * 64 + 8 * pair, header + 64 * pair + 4 * lane
-                    for b in range(4):
-                        target[at + b] = row[column + b] | (row[column + 4 + b] << 4)
+def _pair_of(eight):  # type: ignore[no-untyped-def]
+    """Eight 4-bit codes in the bytes of a uint64: the first four in the low nibbles of a dword, the others high."""
+    return np.uint32((eight & _WORD) | (eight >> np.uint64(28)))
 
 
 @kernel
-def _interleave(codes, header, width, out):  # type: ignore[no-untyped-def]
-    """`width` bytes per lane: 4 one-byte columns, or one column of 2 or 4 bytes."""
-    steps = codes.shape[1] // width // out.shape[1]
-    for tile in range(out.shape[0]):
-        for span in range(out.shape[1]):
-            target = out[tile, span]
-            for lane in range(16):
-                row = codes[tile * 16 + lane]
-                for step in range(steps):
-                    source, at = (span * steps + step) * width, header + (step * 16 + lane) * width
-                    for b in range(width):
-                        target[at + b] = row[source + b]
+def pack_bytes(raw, groups, block_bytes, codes_at, flip, header, out):  # type: ignore[no-untyped-def]
+    """Groups of 32 one-byte codes, one group a block of `block_bytes`; each dword is XORed with `flip`."""
+    base, target = raw.ctypes.data, out.ctypes.data
+    for row in range(raw.shape[0]):
+        lane = target + row // 16 * out.strides[0] + row % 16 * 4
+        for group in range(groups):
+            source = base + row * raw.strides[0] + group * block_bytes + codes_at
+            at = lane + group // 2 * out.strides[1] + header + group % 2 * 512
+            for vector in range(8):
+                write_u32(at + 64 * vector, read_u32(source + 4 * vector) ^ flip)
 
 
-def pack_codes(
-    kind: str, codes: Bytes, scales: NDArray[np.float16], minima: NDArray[np.float16] | None, out: Bytes
-) -> None:
-    """Pack unsigned codes [rows, columns] with float16 scales (and minima) [rows, columns / 32]."""
-    header = 64 if minima is None else 128
-    _headers(out[:, :, :64], scales)
-    if minima is not None:
-        _headers(out[:, :, 64:128], minima)
-    if kind == "q8":
-        _interleave(codes, header, 4, out)
-    else:
-        _interleave_nibbles(codes, header, out)
+@kernel
+def pack_split_nibbles(raw, groups, block_bytes, codes_at, header, out):  # type: ignore[no-untyped-def]
+    """Groups of 32 in 16 bytes: elements 0-15 in the low nibbles, 16-31 in the high ones."""
+    base, target = raw.ctypes.data, out.ctypes.data
+    for row in range(raw.shape[0]):
+        lane = target + row // 16 * out.strides[0] + row % 16 * 4
+        for group in range(groups):
+            source = base + row * raw.strides[0] + group * block_bytes + codes_at
+            at = lane + group // 2 * out.strides[1] + header + group % 2 * 256
+            for part in range(2):
+                eight = read_u64(source + 8 * part)
+                write_u32(at + 64 * part, _pair_of(eight & _LOW))
+                write_u32(at + 64 * (part + 2), _pair_of((eight >> np.uint64(4)) & _LOW))
 
 
-def _headers(out: Bytes, values: NDArray[np.float16]) -> None:
+@kernel
+def pack_paired_nibbles(raw, groups, block_bytes, codes_at, header, out):  # type: ignore[no-untyped-def]
+    """Blocks of 8 groups; two groups share 32 bytes, the even one in the low nibbles."""
+    base, target = raw.ctypes.data, out.ctypes.data
+    for row in range(raw.shape[0]):
+        lane = target + row // 16 * out.strides[0] + row % 16 * 4
+        for group in range(groups):
+            source = base + row * raw.strides[0] + group // 8 * block_bytes + codes_at + group % 8 // 2 * 32
+            at = lane + group // 2 * out.strides[1] + header + group % 2 * 256
+            shift = np.uint64(4 * (group % 2))
+            for part in range(4):
+                write_u32(at + 64 * part, _pair_of((read_u64(source + 8 * part) >> shift) & _LOW))
+
+
+@kernel
+def _transpose(values, out):  # type: ignore[no-untyped-def]
+    """values [rows, columns] to out [tiles, spans * 64 * 16]: column by column, 16 rows each."""
+    for row in range(values.shape[0]):
+        tile = out[row // 16]
+        lane = row % 16
+        for column in range(values.shape[1]):
+            tile[16 * column + lane] = values[row, column]
+
+
+def pack_floats(values: NDArray[np.generic], out: Bytes) -> None:
+    """Pack floats given by their bits, uint16 or uint32 [rows, columns]."""
+    _transpose(values, out.reshape(out.shape[0], -1).view(values.dtype))
+
+
+def pack_headers(values: Halves, at: int, out: Bytes) -> None:
+    """Put one float16 per row and group, [rows, groups], at byte `at` of every span."""
+    rows, groups = values.shape
     tiles, spans = out.shape[:2]
-    order = values.reshape(tiles, ROWS, spans, SPAN // GROUP).transpose(0, 2, 3, 1)
-    out[...] = np.ascontiguousarray(order).reshape(tiles, spans, -1).view(np.uint8)
-
-
-def pack_floats(kind: str, values: Bytes, out: Bytes) -> None:
-    """Pack raw little-endian floats, uint8 [rows, columns * bytes per value]."""
-    _interleave(values, 0, KINDS[kind].span_bytes // SPAN // ROWS, out)
+    padded = np.zeros((tiles * ROWS, spans * (SPAN // GROUP)), np.float16)
+    padded[:rows, :groups] = values
+    order = padded.reshape(tiles, ROWS, spans, SPAN // GROUP).transpose(0, 2, 3, 1)
+    out[:, :, at : at + 64] = np.ascontiguousarray(order).reshape(tiles, spans, -1).view(np.uint8)

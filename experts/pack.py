@@ -4,21 +4,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cpu_kernels.layout import GROUP, KINDS, ROWS, SPAN, packed_bytes, padded, padded_rows
-from ..cpu_kernels.packing import pack_codes, pack_floats
+from ..cpu_kernels.layout import KINDS, ROWS, SPAN, packed_bytes, padded, padded_rows
 from .checkpoint import release
 from .checkpoint.base import RawTensor
-from .codes import codes_of
+from .codes import pack_rows
 from .formats import format_of
 from .memory import arena
 from .model import Model
 
-T = TypeVar("T", bound=np.generic)
 Progress = Callable[[str, int, int], None]
 _SLAB = 1 << 20  # elements unpacked at a time: bounds the temporary memory
 
@@ -137,30 +134,6 @@ def _pack_one(task: _Task, arena: NDArray[np.uint8]) -> PackedMatrix:
         start = task.offset + first // ROWS * tile_bytes
         tiles = padded_rows(len(raw)) // ROWS
         out = arena[start : start + tiles * tile_bytes].reshape(tiles, spans, span_bytes)
-        _pack_rows(kind, tensor.format, raw, columns, out)
+        pack_rows(tensor.format, np.ascontiguousarray(raw), columns, out)
     release(tensor)
     return PackedMatrix(kind, rows, columns, arena.ctypes.data + task.offset)
-
-
-def _pack_rows(kind: str, name: str, raw: NDArray[np.uint8], columns: int, out: NDArray[np.uint8]) -> None:
-    rows, width = out.shape[0] * ROWS, out.shape[1] * SPAN
-    if not KINDS[kind].quantised:
-        pack_floats(kind, _grow(raw, rows, width * (raw.shape[1] // columns)), out)
-        return
-    parts = codes_of(name, raw, columns)
-    pack_codes(
-        kind,
-        _grow(parts.codes, rows, width),
-        _grow(parts.scales, rows, width // GROUP),
-        None if parts.minima is None else _grow(parts.minima, rows, width // GROUP),
-        out,
-    )
-
-
-def _grow(values: NDArray[T], rows: int, width: int) -> NDArray[T]:
-    """Zeros around: a zero scale silences whatever codes stand there."""
-    if values.shape == (rows, width):
-        return np.ascontiguousarray(values)
-    grown = np.zeros((rows, width), values.dtype)
-    grown[: values.shape[0], : values.shape[1]] = values
-    return grown
