@@ -1,6 +1,5 @@
 """Generation: the completions of one HTTP request, run side by side in the engine."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -12,6 +11,7 @@ from ..daemon.mailbox import Mailbox
 from ..daemon.messages import Failed, Finished, FromEngine, Submit, Token, Usage
 from ..daemon.text import TextDelta, TextStream
 from ..daemon.tokenizer import Tokenizer
+from .arrivals import Arrivals
 
 StopReason = Literal["stop", "length"]
 
@@ -120,33 +120,18 @@ class Generation:
 
     async def pieces(self, tick: float) -> AsyncGenerator[Piece | None, None]:
         """The pieces of all choices as they come; None each time that `tick` seconds pass without one."""
-        loop = asyncio.get_running_loop()
-        waiting = {asyncio.create_task(choice.mailbox.next_batch()): choice for choice in self.choices}
-        last = loop.time()
-        try:
-            while waiting:
-                timeout = max(0.0, last + tick - loop.time())
-                done, _ = await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-                for task, choice in sorted(
-                    ((task, waiting.pop(task)) for task in done), key=lambda pair: pair[1].index
-                ):
-                    piece = self._take(choice, task.result())
-                    if not choice.finished:
-                        waiting[asyncio.create_task(choice.mailbox.next_batch())] = choice
+        async with Arrivals([choice.mailbox for choice in self.choices], tick) as arrivals:
+            while not all(choice.finished for choice in self.choices):
+                for index, batch in await arrivals.next():
+                    piece = self._take(self.choices[index], batch)
                     if piece is not None:
                         yield piece
-                        last = loop.time()
-                if loop.time() - last >= tick:
+                        arrivals.restart_clock()
+                if arrivals.silent:
                     yield None
-                    last = loop.time()
-        finally:
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+                    arrivals.restart_clock()
 
     def _take(self, choice: Choice, batch: Sequence[FromEngine]) -> Piece | None:
-        if not batch:
-            raise EngineError("the engine closed the request without an answer")
         already = choice.stopped
         piece = choice.take(batch)
         if choice.stopped and not already and not choice.finished:

@@ -37,7 +37,7 @@ def room_for(service: Service, prompt: Sequence[int], wanted: int | None, defaul
         return room if default is None else min(default, room)
     if wanted > room:
         raise ContextLengthError(
-            f"the prompt has {len(prompt)} tokens and max_tokens is {wanted}; together they exceed the context of "
+            f"the prompt has {len(prompt)} tokens and {param} is {wanted}; together they exceed the context of "
             f"{service.max_context}",
             param,
         )
