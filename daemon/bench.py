@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..cpu_kernels.bandwidth import read_gb_s
 from ..experts.model import open_model
 from .runner import DecoderRunner, load_runner
-from .step import Chunk, StepPlan
+from .step import Chunk, Runner, StepPlan
 
 STREAM_PROMPT = 128
 REPETITIONS = 3
@@ -74,13 +74,13 @@ def measure(path: Path, options: BenchOptions, progress: Progress) -> BenchResul
     )
     load_s = time.perf_counter() - started
     try:
-        return _measure(Driver(runner), options, load_s, progress)
+        return _measure(runner, options, load_s, progress)
     finally:
         runner.close()
 
 
-def _measure(driver: "Driver", options: BenchOptions, load_s: float, progress: Progress) -> BenchResult:
-    runner, total = driver.runner, 2 * REPETITIONS + len(options.streams) + 1
+def _measure(runner: DecoderRunner, options: BenchOptions, load_s: float, progress: Progress) -> BenchResult:
+    driver, total = Driver(runner), 2 * REPETITIONS + len(options.streams) + 1
     first_token_s = driver.prefill(1, options.prompt)
     driver.decode(1, min(options.gen, 8), 0)
     prefill, decode = [], []
@@ -118,7 +118,7 @@ def _measure(driver: "Driver", options: BenchOptions, load_s: float, progress: P
 class Driver:
     """Runs steps over random tokens. Stream i owns the same blocks in every measurement."""
 
-    def __init__(self, runner: Any) -> None:
+    def __init__(self, runner: Runner) -> None:
         self.runner = runner
         self._random = np.random.default_rng(_SEED)
 
@@ -126,7 +126,7 @@ class Driver:
         """Seconds to compute a fresh prompt of `prompt` tokens for each stream, in steps as full as they may be."""
         chunks = self._prompt_chunks(streams, prompt)
         started = time.perf_counter()
-        for plan in pack_steps(chunks, self.runner.max_step_tokens):
+        for plan in pack_steps(chunks, self.runner.max_step_tokens, self.runner.block_size):
             self.runner.execute(plan)
         return time.perf_counter() - started
 
@@ -149,7 +149,7 @@ class Driver:
         tables = self._tables(streams, prompt)
         return [Chunk(str(s), self._tokens(prompt).tolist(), 0, tables[s], True) for s in range(streams)]
 
-    def _tokens(self, count: int) -> Any:
+    def _tokens(self, count: int) -> NDArray[np.int64]:
         return self._random.integers(0, self.runner.vocab_size, count)
 
     def _tables(self, streams: int, positions: int) -> list[list[int]]:
@@ -158,7 +158,7 @@ class Driver:
         return [list(range(s * each, s * each + needed)) for s in range(streams)]
 
 
-def pack_steps(chunks: Sequence[Chunk], max_tokens: int, block_size: int = 16) -> list[StepPlan]:
+def pack_steps(chunks: Sequence[Chunk], max_tokens: int, block_size: int) -> list[StepPlan]:
     """Plans of at most `max_tokens` tokens that compute the chunks in order, cut where a step is full."""
     plans: list[StepPlan] = []
     current: list[Chunk] = []

@@ -1,0 +1,55 @@
+"""The bench's steps: what is run for each number."""
+
+from typing import Any
+
+import pytest
+from isotherm.daemon.bench import Driver, pack_steps
+from isotherm.daemon.step import Chunk, StepPlan
+from support.fake_runner import FakeRunner
+
+
+class RecordingRunner(FakeRunner):
+    """Keeps the plans; FakeRunner itself checks each one against the runner's contract."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.plans: list[StepPlan] = []
+
+    def execute(self, plan: StepPlan) -> Any:
+        self.plans.append(plan)
+        return super().execute(plan)
+
+
+def test_prompts_fill_steps_to_the_brim() -> None:
+    chunks = [Chunk(str(i), list(range(10)), 0, list(range(i * 3, i * 3 + 3)), True) for i in range(3)]
+    plans = pack_steps(chunks, max_tokens=16, block_size=4)
+    assert [plan.num_tokens for plan in plans] == [16, 14]
+    assert [[(c.request_id, c.start, len(c.tokens), c.sample) for c in plan.chunks] for plan in plans] == [
+        [("0", 0, 10, True), ("1", 0, 6, False)],
+        [("1", 6, 4, True), ("2", 0, 10, True)],
+    ]
+    assert [len(c.block_table) for plan in plans for c in plan.chunks] == [3, 2, 3, 3]
+
+
+@pytest.mark.parametrize(("streams", "prompt"), [(1, 100), (4, 20)])
+def test_prefill_computes_each_prompt_once(streams: int, prompt: int) -> None:
+    runner = RecordingRunner(max_step_tokens=64)
+    assert Driver(runner).prefill(streams, prompt) > 0
+    assert runner.num_tokens == streams * prompt
+    assert sum(chunk.sample for plan in runner.plans for chunk in plan.chunks) == streams
+
+
+def test_streams_decode_together_after_their_prompts() -> None:
+    runner = RecordingRunner()
+    driver = Driver(runner)
+    driver.prefill(4, 10)
+    runner.plans.clear()
+    driver.decode(4, 6, start=10)
+    assert [[chunk.start for chunk in plan.chunks] for plan in runner.plans] == [[10 + i] * 4 for i in range(6)]
+
+
+def test_tokens_are_the_same_in_each_run() -> None:
+    first, second = RecordingRunner(), RecordingRunner()
+    Driver(first).prefill(2, 8)
+    Driver(second).prefill(2, 8)
+    assert first.plans == second.plans
