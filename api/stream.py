@@ -73,7 +73,9 @@ def frame(data: dict[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(data) + b"\n\n"
 
 
-async def events(generation: Generation, job: Job, ping_interval: float) -> AsyncGenerator[bytes, None]:
+async def events(
+    generation: Generation, job: Job, ping_interval: float, request_id: str
+) -> AsyncGenerator[bytes, None]:
     """The frames of a stream. Whatever fails, the last one is DONE, after one error object if there was an error."""
     try:
         opened = False
@@ -90,7 +92,7 @@ async def events(generation: Generation, job: Job, ping_interval: float) -> Asyn
         if usage is not None:
             yield frame(usage)
     except Exception as error:
-        _log(error)
+        _log(request_id, error)
         yield frame(error_body(error))
     yield DONE
 
@@ -103,7 +105,9 @@ async def collect(generation: Generation, job: Job, ping_interval: float) -> byt
             if piece is not None:
                 pieces[piece.index].append(piece)
     answers = [_join(parts) for parts in pieces]
-    return orjson.dumps(job.encoder.whole(answers, generation.usage(job.choices_per_prompt)))
+    usage = generation.usage(job.choices_per_prompt)
+    # In a thread, since the log-probabilities of a long answer are many objects.
+    return await asyncio.to_thread(lambda: orjson.dumps(job.encoder.whole(answers, usage)))
 
 
 def _join(parts: Sequence[Piece]) -> Answer:
@@ -112,11 +116,11 @@ def _join(parts: Sequence[Piece]) -> Answer:
     return Answer("".join(part.text for part in parts), tuple(t for part in parts for t in part.tokens), reason)
 
 
-def _log(error: Exception) -> None:
+def _log(request_id: str, error: Exception) -> None:
     if kind_of(error).status == 500:
-        logger.error("a stream failed", exc_info=error)
+        logger.error("request %s failed in its stream", request_id, exc_info=error)
     else:
-        logger.info("a stream ended in an error: %s", error)
+        logger.info("request %s ended in an error: %s", request_id, error)
 
 
 class Exchange(Response):
@@ -130,10 +134,8 @@ class Exchange(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             async with Generation(self.service.client, self.service.tokenizer, self.job.submits) as generation:
-                answer = (
-                    self._stream(generation, send) if self.job.stream else self._whole(generation, scope, receive, send)
-                )
-                await unless_gone(receive, answer)
+                run = self._stream if self.job.stream else self._whole
+                await unless_gone(receive, run(generation, scope, receive, send))
         except ClientGone as gone:
             logger.info("request %s: %s", scope["state"]["request_id"], gone)
 
@@ -141,11 +143,12 @@ class Exchange(Response):
         body = await collect(generation, self.job, self.service.limits.ping_interval)
         await Response(body, media_type="application/json")(scope, receive, send)
 
-    async def _stream(self, generation: Generation, send: Send) -> None:
+    async def _stream(self, generation: Generation, scope: Scope, _receive: Receive, send: Send) -> None:
         headers = Response(headers=_SSE_HEADERS, media_type="text/event-stream").raw_headers
         headers = [(name, value) for name, value in headers if name != b"content-length"]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        async with aclosing(events(generation, self.job, self.service.limits.ping_interval)) as frames:
+        frames = events(generation, self.job, self.service.limits.ping_interval, scope["state"]["request_id"])
+        async with aclosing(frames):
             async for data in frames:
                 await self._send_body(send, data, more=True)
         await self._send_body(send, b"", more=False)

@@ -159,10 +159,12 @@ def test_failure_of_one_choice_aborts_the_others() -> None:
 
 def test_unforeseen_failure_keeps_its_text_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """[59]"""
-    data = chunks(chat(make_service([ZeroDivisionError("secret")]), stream=True))
+    response = chat(make_service([ZeroDivisionError("secret")]), stream=True)
+    data = chunks(response)
     assert data[0]["error"]["code"] == "internal_error"
     assert "secret" not in str(data)
     assert "secret" in caplog.text
+    assert response.headers["x-request-id"] in caplog.text
 
 
 def test_server_side_abort_is_an_error_frame() -> None:

@@ -5,12 +5,14 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from fastapi.exceptions import RequestValidationError
 from isotherm.api.app import create_app
 from isotherm.api.auth import key_digest
-from isotherm.api.errors import error_response
+from isotherm.api.errors import error_response, handle_error
 from isotherm.api.service import Limits, Service
 from isotherm.daemon.errors import EngineError, OverloadedError
 from isotherm.daemon.status import EngineStats
+from starlette.requests import Request
 from support.api_service import CHAT, MODEL, call, chat, complete, make_service
 from support.scripted_engine import ScriptedEngine
 
@@ -220,3 +222,10 @@ def test_a_subclass_of_a_known_error_keeps_its_status() -> None:
         pass
 
     assert error_response(Special("x")).status_code == 503
+
+
+def test_fastapis_own_validation_errors_look_like_ours() -> None:
+    fault = {"loc": ("query", "limit"), "msg": "not a number", "type": "int"}
+    response = asyncio.run(handle_error(Request({"type": "http"}), RequestValidationError([fault])))
+    assert response.status_code == 400
+    assert b'"param":"query.limit"' in response.body
