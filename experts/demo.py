@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .checkpoint import open_checkpoint
-from .errors import CheckpointError, ModelError
+from .errors import ModelError
 from .model import Model, open_model
 from .reference import Array, ReferenceDecoder
 from .router_fit import fit_router
@@ -63,13 +63,12 @@ def build_demo(cache_folder: Path, progress: Progress, tokenise: Tokenise, sourc
     dense = open_model(source or demo_source())
     _check_source(dense)
     target = cache_folder / f"demo-v{VERSION}-{dense.checkpoint.fingerprint[:12]}" / DEMO_NAME
-    if _is_intact(target):
-        return target
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(target.with_suffix(".lock"), progress):
-            if not _is_intact(target):
-                _build(dense, target, progress, tokenise)
+        if not _is_intact(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(target.with_suffix(".lock"), progress):
+                if not _is_intact(target):  # another process may have built it meanwhile
+                    _build(dense, target, progress, tokenise)
     except OSError as error:
         raise ModelError(
             f"{target}: the demo model cannot be written ({error}); "
@@ -94,8 +93,8 @@ def _is_intact(target: Path) -> bool:
     if not (target.is_file() and _seal(target).is_file()):
         return False
     try:
-        return open_checkpoint(target).fingerprint == _seal(target).read_text()
-    except CheckpointError:
+        return open_checkpoint(target).fingerprint.encode() == _seal(target).read_bytes()
+    except ModelError:  # damaged so that it cannot be opened
         return False
 
 

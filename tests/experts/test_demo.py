@@ -112,9 +112,15 @@ def _truncate(path: Path) -> None:
     os.truncate(path, path.stat().st_size - 100)
 
 
-def _alter(path: Path) -> None:
+def _alter_magic(path: Path) -> None:
     with path.open("r+b") as file:
         file.write(b"XXXX")
+
+
+def _alter_version(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(4)
+        file.write(b"\x63")
 
 
 def _unseal(path: Path) -> None:
@@ -122,10 +128,10 @@ def _unseal(path: Path) -> None:
 
 
 def _reseal(path: Path) -> None:
-    path.with_suffix(".fingerprint").write_text("of another file")
+    path.with_suffix(".fingerprint").write_bytes(b"\xff of another file")
 
 
-@pytest.mark.parametrize("damage", [_truncate, _alter, _unseal, _reseal, Path.unlink])
+@pytest.mark.parametrize("damage", [_truncate, _alter_magic, _alter_version, _unseal, _reseal, Path.unlink])
 def test_a_damaged_file_is_built_again(damage: Callable[[Path], None], source: Path, tmp_path: Path) -> None:
     path = build_demo(tmp_path, quiet, tokenise, source)
     sound = path.read_bytes()
@@ -181,6 +187,12 @@ def test_too_small_a_disk_is_refused_before_a_byte_is_written(
     with pytest.raises(ModelError, match="MiB of disk, 0 MiB are free"):
         build_demo(tmp_path, lambda stage, done, total: stages.append(stage), tokenise, source)
     assert "writing the experts" not in stages
+
+
+def test_an_unusable_cache_folder_is_named(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ModelError, match=r"the demo model cannot be written .* set XDG_CACHE_HOME"):
+        build_demo(tmp_path / "file", quiet, tokenise, source)
 
 
 def test_two_builders_at_once_build_once(source: Path, tmp_path: Path) -> None:
