@@ -327,9 +327,10 @@ def _attend(d: Any, query_block: int, kv_head: int, scratch: int) -> None:
 @kernel
 def attention(d: Any, step: Any, worker: int) -> None:
     """out = softmax(q . k) v over the visible positions; q comes scaled. Items: query blocks x KV heads."""
-    items = step[N_QUERY_BLOCKS] * d[KV_HEADS]
+    blocks = step[N_QUERY_BLOCKS]
     while True:
         item = atomic_add(d[COUNTER], 1)
-        if item >= items:
+        if item >= blocks * d[KV_HEADS]:
             break
-        _attend(d, item // d[KV_HEADS], item % d[KV_HEADS], d[SCRATCH] + worker * d[SCRATCH_STRIDE])
+        # head by head, so that the query blocks of a prompt find the head's keys and values in the cache
+        _attend(d, item % blocks, item // blocks, d[SCRATCH] + worker * d[SCRATCH_STRIDE])
