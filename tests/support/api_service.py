@@ -14,6 +14,7 @@ import uvicorn
 from isotherm.api.app import create_app
 from isotherm.api.service import Service
 from isotherm.daemon.chat_template import ChatTemplate
+from isotherm.daemon.client import EngineClient
 from isotherm.daemon.messages import Submit
 from support.scripted_engine import ByteTokenizer, ScriptedEngine, Step, says
 
@@ -30,9 +31,9 @@ class OneLineMetrics:
         return b"isotherm_up 1.0\n"
 
 
-def make_service(engine: ScriptedEngine | Sequence[Step] | str = "Hi", **changes: Any) -> Service:
+def make_service(engine: ScriptedEngine | EngineClient | list[Step] | str = "Hi", **changes: Any) -> Service:
     """A service whose engine is the given one, or answers each request with the given steps or text."""
-    if not isinstance(engine, ScriptedEngine):
+    if isinstance(engine, str | list):
         steps = says(engine) if isinstance(engine, str) else engine
         engine = ScriptedEngine(lambda submit: steps)
     given: dict[str, Any] = {
