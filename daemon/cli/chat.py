@@ -24,7 +24,9 @@ def chat(
     temperature: Annotated[
         float | None, typer.Option(help="0 always takes the likeliest token.", min=0, max=100, show_default=False)
     ] = None,
-    max_tokens: Annotated[int, typer.Option(help="The most tokens of one answer.", min=1)] = 1024,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="The most tokens of one answer.", min=1, show_default="what the context leaves")
+    ] = None,
     api_key_file: ApiKeyFile = None,
 ) -> None:
     """Talk to the model of a running daemon. Reads lines from a pipe as well.
@@ -33,10 +35,8 @@ def chat(
     """
     with connect(url, api_key_file) as client:
         model = get(client, "/v1/models")["data"][0]["id"]
-        options: dict[str, Any] = {"model": model, "max_tokens": max_tokens}
-        if temperature is not None:
-            options["temperature"] = temperature
-        talk = Talk(client, options)
+        options = {"model": model, "max_tokens": max_tokens, "temperature": temperature}
+        talk = Talk(client, {name: value for name, value in options.items() if value is not None})
         if once is not None:
             if not talk.say(once):
                 raise typer.Exit(ExitCode.FAILURE)
@@ -95,7 +95,7 @@ class Talk:
         except KeyboardInterrupt:  # the closed connection tells the daemon
             out.out(" [stopped]", highlight=False)
         except _RefusedError as error:
-            err.print(f"the daemon refuses: {error}", style="red", markup=False, highlight=False)
+            err.print(f"the daemon refuses: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
             return False
         except httpx.ConnectError as error:
             no_daemon(self.client, error)

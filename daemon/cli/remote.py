@@ -27,9 +27,11 @@ def connect(url: str | None, api_key_file: Path | None) -> httpx.Client:
         except ConfigError as error:
             fail(str(error), ExitCode.USAGE)
     # No proxy: the daemon is most often on this machine. A long prompt takes its time, so reads have no limit.
-    return httpx.Client(
-        base_url=url or _default_url(), headers=headers, timeout=httpx.Timeout(10.0, read=None), trust_env=False
-    )
+    timeout = httpx.Timeout(10.0, read=None)
+    try:
+        return httpx.Client(base_url=url or _default_url(), headers=headers, timeout=timeout, trust_env=False)
+    except httpx.InvalidURL as error:
+        fail(f"--url is no address: {error}", ExitCode.USAGE)
 
 
 def _default_url() -> str:
@@ -45,8 +47,6 @@ def get(client: httpx.Client, path: str) -> Any:
         response = client.get(path, timeout=10.0)
         check(response)
         return response.json()
-    except httpx.InvalidURL as error:
-        fail(f"--url is no address: {error}", ExitCode.USAGE)
     except httpx.HTTPError as error:
         no_daemon(client, error)
     except ValueError:

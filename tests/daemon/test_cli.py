@@ -1,0 +1,258 @@
+"""The command line against daemons that are played by a scripted engine."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from isotherm.api.auth import key_digest
+from isotherm.daemon import state
+from isotherm.daemon.cli.app import app
+from isotherm.daemon.cli.output import ExitCode
+from isotherm.daemon.errors import InvalidRequestError
+from isotherm.daemon.state import DaemonState, live_daemons, own_start, read_state, write_state
+from support.api_service import MODEL, make_service, serving
+from support.scripted_engine import ByteTokenizer, ScriptedEngine, Step, says
+from typer.testing import CliRunner, Result
+
+COMMANDS = ("serve", "chat", "status", "stop", "demo", "bench")
+
+
+@pytest.fixture(autouse=True)
+def own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def run(*arguments: object, stdin: str = "") -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
+
+
+def daemon_state(**changes: Any) -> DaemonState:
+    values = {"pid": os.getpid(), "started": own_start(), "port": 8440, "url": "http://127.0.0.1:8440"}
+    return DaemonState(**values | {"model": "m", "log": None} | changes)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(command: str) -> None:
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert f"Example: isotherm {command}" in result.output or command == "demo"
+    assert "Example: isotherm" in result.output
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, isotherm.daemon.cli.app; "
+        "sys.exit(','.join({'numba', 'numpy', 'torch', 'fastapi', 'uvicorn', 'tokenizers'} & set(sys.modules)) or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("serve", "--threads", 0), "--threads is 0; it must lie between 1 and 1024"),
+        (("serve", "--api-key-file", "nowhere"), "--api-key-file nowhere cannot be read"),
+        (("bench", "--streams", "1,x"), "--streams is '1,x'; name numbers"),
+        (("status", "--url", "http://a:port"), "--url is no address"),
+    ],
+)
+def test_wrong_setting_exits_with_2_and_says_why(arguments: Sequence[object], words: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == ExitCode.USAGE
+    assert words in result.stderr
+
+
+def test_port_in_use_is_noticed_before_the_model_is_opened() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        result = run("serve", "missing.gguf", "--port", other.getsockname()[1])
+    assert result.exit_code == ExitCode.ADDRESS
+    assert "Address already in use; choose another --port" in result.stderr
+
+
+def test_second_daemon_of_a_port_is_refused_with_the_first_one_named() -> None:
+    write_state(daemon_state(phase="loading"))
+    result = run("serve", "missing.gguf", "--port", 8440)
+    assert result.exit_code == ExitCode.ADDRESS
+    assert f"taken by your daemon {os.getpid()}" in result.stderr
+
+
+def test_unknown_host_is_an_address_error() -> None:
+    result = run("serve", "missing.gguf", "--host", "no-such-host.invalid")
+    assert result.exit_code == ExitCode.ADDRESS
+
+
+@pytest.mark.parametrize("command", [("status",), ("chat", "--once", "hi")])
+def test_without_a_daemon_the_remedy_is_named(command: Sequence[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    result = run(*command, "--url", f"http://127.0.0.1:{port}")
+    assert result.exit_code == ExitCode.NO_DAEMON
+    assert "start one by: isotherm serve --background" in result.stderr
+
+
+def test_chat_once_prints_the_answer() -> None:
+    with serving(make_service("Hi there")) as port:
+        result = run("chat", "--url", f"http://127.0.0.1:{port}", "--once", "hello")
+    assert (result.exit_code, result.stdout) == (0, "Hi there\n")
+
+
+def scripted(*answers: Sequence[Step]) -> ScriptedEngine:
+    """An engine that answers by turns, the last answer again and again."""
+    turns = iter(range(100))
+    return ScriptedEngine(lambda submit: answers[min(next(turns), len(answers) - 1)])
+
+
+def prompts(engine: ScriptedEngine) -> list[str]:
+    return [ByteTokenizer().decode(submit.prompt) for submit in engine.submitted]
+
+
+def test_chat_reads_a_pipe_and_remembers_the_talk() -> None:
+    engine = scripted(says("yes"))
+    with serving(make_service(engine)) as port:
+        result = run("chat", "--url", f"http://127.0.0.1:{port}", stdin="first\n\nsecond\n")
+    assert result.stdout == "yes\nyes\n"
+    assert prompts(engine)[1].startswith("user: first\nassistant: yes\nuser: second\n")
+
+
+def test_chat_reset_forgets_the_talk_and_quit_ends_it() -> None:
+    engine = scripted(says("yes"))
+    with serving(make_service(engine)) as port:
+        run("chat", "--url", f"http://127.0.0.1:{port}", stdin="first\n/reset\nsecond\n/quit\nthird\n")
+    assert len(prompts(engine)) == 2
+    assert prompts(engine)[1].startswith("user: second\n")
+
+
+def test_chat_goes_on_after_a_refusal_and_forgets_the_question() -> None:
+    engine = scripted([InvalidRequestError("too long")], says("yes"))
+    with serving(make_service(engine)) as port:
+        result = run("chat", "--url", f"http://127.0.0.1:{port}", stdin="first\nsecond\n")
+    assert "the daemon refuses: too long" in result.stderr
+    assert prompts(engine)[1].startswith("user: second\n")
+    assert (result.exit_code, result.stdout) == (0, "yes\n")
+
+
+def test_chat_once_exits_with_1_after_a_refusal() -> None:
+    with serving(make_service([InvalidRequestError("too long")])) as port:
+        result = run("chat", "--url", f"http://127.0.0.1:{port}", "--once", "hello")
+    assert result.exit_code == ExitCode.FAILURE
+
+
+def test_chat_sends_the_first_key_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("alpha\nbeta\n")
+    with serving(make_service("Hi", api_keys=frozenset({key_digest("alpha")}))) as port:
+        command = ("chat", "--url", f"http://127.0.0.1:{port}", "--once", "hello")
+        refused, answered = run(*command), run(*command, "--api-key-file", tmp_path / "keys")
+    assert refused.exit_code == ExitCode.USAGE
+    assert "name the key by --api-key-file" in refused.stderr
+    assert answered.stdout == "Hi\n"
+
+
+def test_commands_find_the_only_daemon() -> None:
+    with serving(make_service("Hi")) as port:
+        write_state(daemon_state(port=port, url=f"http://127.0.0.1:{port}", phase="ready"))
+        assert run("chat", "--once", "hello").stdout == "Hi\n"
+
+
+def test_commands_ask_which_of_several_daemons() -> None:
+    write_state(daemon_state(port=1, url="http://a"))
+    write_state(daemon_state(port=2, url="http://b"))
+    for command, words in ((("status",), "--url http://a or http://b"), (("stop",), "--port 1 or 2")):
+        result = run(*command)
+        assert result.exit_code == ExitCode.USAGE
+        assert words in result.stderr
+
+
+def status_data(**changes: Any) -> dict[str, Any]:
+    return {
+        "state": "ready",
+        "reason": "",
+        "pid": 7,
+        "uptime_s": 3700.0,
+        "model": {
+            "id": MODEL,
+            "path": "moe.gguf",
+            "architecture": "mixtral",
+            "context": 512,
+            "formats": {"Q4_K": {"tensors": 3, "packed": "q4m", "exact": False}},
+        },
+        "threads": 2,
+        "memory": {"resident_bytes": 2**30, "weight_bytes": 2**29, "kv_bytes": 2**28},
+        "kv": {"format": "f16", "blocks": 8, "free_blocks": 6, "usage": 0.25},
+        "requests": {"running": 1, "waiting": 2},
+        "tokens_per_second": 12.34,
+        "generated_tokens": 99,
+        "prefix_cache": {"queried": 100, "hit": 50},
+        "preemptions": 0,
+        "audit_failures": 0,
+        "events": {
+            "counts": {"weights_reencoded": 3},
+            "recent": [{"name": "weights_reencoded", "detail": "[x]", "at": 0}],
+        },
+    } | changes
+
+
+def test_status_shows_formats_load_and_degradations() -> None:
+    with serving(make_service(status=status_data)) as port:
+        result = run("status", "--url", f"http://127.0.0.1:{port}")
+    assert result.exit_code == 0
+    text = " ".join(result.stdout.split())
+    for words in (
+        "ready, up for 1 h 01 min",
+        "3 tensors in Q4_K, run as q4m (re-encoded, not bit-exact)",
+        "1.00 GiB resident: weights 0.50 GiB, KV cache 0.25 GiB",
+        "25% in use, 6 of 8 blocks free",
+        "1 running, 2 waiting",
+        "12.3 tokens/s",
+        "weights_reencoded x 3: [x]",
+    ):
+        assert words in text
+
+
+def test_status_of_a_failed_engine_exits_with_7() -> None:
+    with serving(make_service(status=lambda: status_data(state="failed", reason="three steps failed"))) as port:
+        result = run("status", "--url", f"http://127.0.0.1:{port}", "--json")
+    assert result.exit_code == ExitCode.ENGINE
+    assert json.loads(result.stdout)["reason"] == "three steps failed"
+
+
+def sleeper() -> tuple[subprocess.Popen[bytes], DaemonState]:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    started = state.psutil.Process(process.pid).create_time()
+    return process, daemon_state(pid=process.pid, started=started)
+
+
+def test_stop_ends_the_process_of_the_state_file() -> None:
+    process, running = sleeper()
+    write_state(running)
+    result = run("stop")
+    assert (result.exit_code, result.stdout) == (0, "stopped http://127.0.0.1:8440\n")
+    assert process.wait() == -15
+
+
+@pytest.mark.parametrize("change", [{"pid": 2**22 + 1}, {"started": 1.0}])
+def test_stop_leaves_a_process_that_is_not_the_daemon(change: dict[str, Any]) -> None:
+    write_state(daemon_state(**change))
+    assert read_state(8440) is None
+    result = run("stop")
+    assert result.exit_code == ExitCode.NO_DAEMON
+    assert "no daemon of yours runs" in result.stderr
+
+
+def test_state_file_of_another_version_is_no_daemon(tmp_path: Path) -> None:
+    write_state(daemon_state())
+    (tmp_path / "state" / "isotherm" / "serve-8440.json").write_text('{"pid": 1, "colour": "red"}')
+    assert live_daemons() == []
+
+
+def test_state_survives_the_way_through_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = daemon_state(phase="loading", stage="packing weights", done=3, total=9)
+    write_state(written)
+    assert read_state(8440) == written
