@@ -1,1 +1,4 @@
-"""HOW on the CPU: SIMD vectors, thread team, packed tiles and the ops of a recorded program. numpy, numba, llvmlite only."""
+"""HOW on the CPU: SIMD vectors, thread team, packed tiles and the ops of a recorded program.
+
+Imports numpy, numba and llvmlite only.
+"""

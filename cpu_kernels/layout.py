@@ -1,7 +1,7 @@
 """Sizes of the packed layouts that kernels share.
 
-Weights ("T16"): tiles of 16 output rows; along the input axis a tile is a run of spans of 64 columns, each a multiple of 64
-bytes. In a span, codes of a group of 32 columns lie as 4 (4 bit) or 8 (8 bit) vectors of 16 rows x 4 columns:
+Weights ("T16"): tiles of 16 output rows; along the input axis a tile is a run of spans of 64 columns, each whole
+cache lines. In a span, codes of a group of 32 columns lie as 4 (4 bit) or 8 (8 bit) vectors of 16 rows x 4 columns:
 
 kind  span bytes  content   (tiles come in pairs: rows are padded with zeros to 32)
 f32        4096   64 columns x 16 rows float32

@@ -4,21 +4,21 @@ Work is claimed in chunks of tiles. Each worker has a scratch area: int64[8] rec
 results for each of two matrices, then 32 intermediate values.
 """
 
+from typing import Any
+
 from numba import float32
 
 from .descriptor import COUNTER, slots
-from .jit import kernel
-from .layout import KINDS, ROWS
+from .jit import call_product, call_reader, kernel
+from .layout import ROWS
 from .memory import atomic_add, float_from_bits, read_i64, write_i64
 from .norm import quantise_span32
 from .simd import Emit, Value, f32x16, micro_kernel
-from .tiles import BLOCK, multiply, unpack
+from .tiles import BLOCK
 
 SCRATCH_BYTES = 4096
 _FIRST_RESULT, _SECOND_RESULT, _HIDDEN = 64, 64 + 1024, 64 + 2048
 _PAIR = 2  # tiles per step of the expert's first product: 32 rows are one group of the next product's record
-_SPAN_BYTES = tuple(kind.span_bytes for kind in KINDS.values())
-_QUANTISED = tuple(kind.quantised for kind in KINDS.values())
 
 
 @micro_kernel()
@@ -55,20 +55,19 @@ def _copy_span32(e: Emit, source: Value, target: Value) -> None:
 
 
 LINEAR_FIELDS = (
-    "x", "x_stride", "kind", "w", "tiles", "spans", "chunk", "out", "out_stride", "bias", "add", "low", "high",
-    "count_slot", "per_token", "scratch",
+    "x", "x_stride", "product", "w", "tile_bytes", "tiles", "spans", "chunk", "out", "out_stride",
+    "bias", "add", "low", "high", "count_slot", "per_token", "scratch",
 )  # fmt: skip
 (
-    _X, _X_STRIDE, _KIND, _W, _TILES, _SPANS, _CHUNK, _OUT, _OUT_STRIDE, _BIAS, _ADD, _LOW, _HIGH,
+    _X, _X_STRIDE, _PRODUCT, _W, _TILE_BYTES, _TILES, _SPANS, _CHUNK, _OUT, _OUT_STRIDE, _BIAS, _ADD, _LOW, _HIGH,
     _COUNT_SLOT, _PER_TOKEN, _SCRATCH,
 ) = slots(LINEAR_FIELDS)  # fmt: skip
 
 
 @kernel
-def linear(d, step, worker):  # type: ignore[no-untyped-def]
+def linear(d: Any, step: Any, worker: int) -> None:
     """out[t] = clamp(W x[t] + bias, low, high), or out[t] += W x[t] + bias where `add`. Items: chunks of tiles."""
     count = step[d[_COUNT_SLOT]] * d[_PER_TOKEN]
-    tile_bytes = d[_SPANS] * _SPAN_BYTES[d[_KIND]]
     low, high = float32(float_from_bits(d[_LOW])), float32(float_from_bits(d[_HIGH]))
     scratch = d[_SCRATCH] + worker * SCRATCH_BYTES
     result = scratch + _FIRST_RESULT
@@ -82,7 +81,7 @@ def linear(d, step, worker):  # type: ignore[no-untyped-def]
             for t in range(block):
                 write_i64(scratch + 8 * t, d[_X] + (start + t) * d[_X_STRIDE])
             for tile in range(first, last):
-                multiply(d[_KIND], block, d[_W] + tile * tile_bytes, d[_SPANS], scratch, result, 64)
+                call_product(d[_PRODUCT], block, d[_W] + tile * d[_TILE_BYTES], d[_SPANS], scratch, result, 64)
                 for t in range(block):
                     target = d[_OUT] + (start + t) * d[_OUT_STRIDE] + tile * 64
                     if d[_ADD]:
@@ -91,41 +90,40 @@ def linear(d, step, worker):  # type: ignore[no-untyped-def]
                         _store_tile(result + 64 * t, target, d[_BIAS] + tile * 64, low, high)
 
 
-EMBED_FIELDS = ("tokens", "kind", "w", "spans", "out", "out_stride", "count_slot")
-_E_TOKENS, _E_KIND, _E_W, _E_SPANS, _E_OUT, _E_OUT_STRIDE, _E_COUNT = slots(EMBED_FIELDS)
+EMBED_FIELDS = ("tokens", "reader", "w", "tile_bytes", "spans", "out", "out_stride", "count_slot")
+_E_TOKENS, _E_READER, _E_W, _E_TILE_BYTES, _E_SPANS, _E_OUT, _E_OUT_STRIDE, _E_COUNT = slots(EMBED_FIELDS)
 
 
 @kernel
-def embed(d, step, worker):  # type: ignore[no-untyped-def]
+def embed(d: Any, step: Any, worker: int) -> None:
     """out[t] = row tokens[t] of the embedding. Items: tokens."""
-    tile_bytes = d[_E_SPANS] * _SPAN_BYTES[d[_E_KIND]]
     while True:
         t = atomic_add(d[COUNTER], 1)
         if t >= step[d[_E_COUNT]]:
             break
         row = read_i64(d[_E_TOKENS] + 8 * t)
-        tile = d[_E_W] + (row // ROWS) * tile_bytes
-        unpack(d[_E_KIND], tile, row % ROWS, d[_E_SPANS], d[_E_OUT] + t * d[_E_OUT_STRIDE])
+        tile = d[_E_W] + row // ROWS * d[_E_TILE_BYTES]
+        call_reader(d[_E_READER], tile, row % ROWS, d[_E_SPANS], d[_E_OUT] + t * d[_E_OUT_STRIDE])
 
 
 EXPERT_FIELDS = (
-    "x", "x_stride", "kind", "table", "tiles", "spans", "chunk", "out", "out_stride", "second_kind", "second_table",
+    "x", "x_stride", "product", "table", "tile_bytes", "tiles", "spans", "chunk", "out", "out_stride",
+    "second_product", "second_table", "second_tile_bytes",
     "out_quantised", "out_columns", "offsets", "order", "active", "num_active", "top_k", "scratch",
 )  # fmt: skip
 (
-    _M_X, _M_X_STRIDE, _M_KIND, _M_TABLE, _M_TILES, _M_SPANS, _M_CHUNK, _M_OUT, _M_OUT_STRIDE, _M_SECOND_KIND,
-    _M_SECOND_TABLE, _M_QUANTISED, _M_COLUMNS, _M_OFFSETS, _M_ORDER, _M_ACTIVE, _M_NUM_ACTIVE, _M_TOP_K, _M_SCRATCH,
+    _M_X, _M_X_STRIDE, _M_PRODUCT, _M_TABLE, _M_TILE_BYTES, _M_TILES, _M_SPANS, _M_CHUNK, _M_OUT, _M_OUT_STRIDE,
+    _M_SECOND_PRODUCT, _M_SECOND_TABLE, _M_SECOND_TILE_BYTES,
+    _M_QUANTISED, _M_COLUMNS, _M_OFFSETS, _M_ORDER, _M_ACTIVE, _M_NUM_ACTIVE, _M_TOP_K, _M_SCRATCH,
 ) = slots(EXPERT_FIELDS)  # fmt: skip
 
 
 @kernel
-def expert_gate_up(d, step, worker):  # type: ignore[no-untyped-def]
+def expert_gate_up(d: Any, step: Any, worker: int) -> None:
     """Row s of out = silu(G_e x) * (U_e x) for the s-th pair in expert order, as the next product's record.
 
     Items: active experts x chunks of tiles. The record of a pair's token is read in place; nothing is gathered.
     """
-    gate_bytes = d[_M_SPANS] * _SPAN_BYTES[d[_M_KIND]]
-    up_bytes = d[_M_SPANS] * _SPAN_BYTES[d[_M_SECOND_KIND]]
     scratch = d[_M_SCRATCH] + worker * SCRATCH_BYTES
     chunks = (d[_M_TILES] + d[_M_CHUNK] - 1) // d[_M_CHUNK]
     items = read_i64(d[_M_NUM_ACTIVE]) * chunks
@@ -145,19 +143,17 @@ def expert_gate_up(d, step, worker):  # type: ignore[no-untyped-def]
                 token = read_i64(d[_M_ORDER] + 8 * (start + t)) // d[_M_TOP_K]
                 write_i64(scratch + 8 * t, d[_M_X] + token * d[_M_X_STRIDE])
             for tile in range(first, last, _PAIR):
-                _gate_up_pair(d, block, gate + tile * gate_bytes, up + tile * up_bytes, start, tile, scratch)
+                _gate_up_pair(d, block, gate, up, start, tile, scratch)
             start += block
 
 
 @kernel
-def _gate_up_pair(d, block, gate, up, start, tile, scratch):  # type: ignore[no-untyped-def]
-    gate_bytes = d[_M_SPANS] * _SPAN_BYTES[d[_M_KIND]]
-    up_bytes = d[_M_SPANS] * _SPAN_BYTES[d[_M_SECOND_KIND]]
+def _gate_up_pair(d: Any, block: int, gate: int, up: int, start: int, tile: int, scratch: int) -> None:
     for half in range(_PAIR):
-        multiply(d[_M_KIND], block, gate + half * gate_bytes, d[_M_SPANS], scratch,
-                 scratch + _FIRST_RESULT + 64 * half, 128)  # fmt: skip
-        multiply(d[_M_SECOND_KIND], block, up + half * up_bytes, d[_M_SPANS], scratch,
-                 scratch + _SECOND_RESULT + 64 * half, 128)  # fmt: skip
+        at = tile + half
+        first, second = scratch + _FIRST_RESULT + 64 * half, scratch + _SECOND_RESULT + 64 * half
+        call_product(d[_M_PRODUCT], block, gate + at * d[_M_TILE_BYTES], d[_M_SPANS], scratch, first, 128)
+        call_product(d[_M_SECOND_PRODUCT], block, up + at * d[_M_SECOND_TILE_BYTES], d[_M_SPANS], scratch, second, 128)
     hidden = scratch + _HIDDEN
     for t in range(block):
         _silu_product(scratch + _FIRST_RESULT + 128 * t, scratch + _SECOND_RESULT + 128 * t, hidden)
@@ -169,9 +165,8 @@ def _gate_up_pair(d, block, gate, up, start, tile, scratch):  # type: ignore[no-
 
 
 @kernel
-def expert_down(d, step, worker):  # type: ignore[no-untyped-def]
+def expert_down(d: Any, step: Any, worker: int) -> None:
     """Row s of out = D_e x[s] for the s-th pair in expert order. Items: active experts x chunks of tiles."""
-    tile_bytes = d[_M_SPANS] * _SPAN_BYTES[d[_M_KIND]]
     scratch = d[_M_SCRATCH] + worker * SCRATCH_BYTES
     chunks = (d[_M_TILES] + d[_M_CHUNK] - 1) // d[_M_CHUNK]
     items = read_i64(d[_M_NUM_ACTIVE]) * chunks
@@ -190,6 +185,6 @@ def expert_down(d, step, worker):  # type: ignore[no-untyped-def]
             for t in range(block):
                 write_i64(scratch + 8 * t, d[_M_X] + (start + t) * d[_M_X_STRIDE])
             for tile in range(first, last):
-                out = d[_M_OUT] + start * d[_M_OUT_STRIDE] + tile * 64
-                multiply(d[_M_KIND], block, w + tile * tile_bytes, d[_M_SPANS], scratch, out, d[_M_OUT_STRIDE])
+                at, out = w + tile * d[_M_TILE_BYTES], d[_M_OUT] + start * d[_M_OUT_STRIDE] + tile * 64
+                call_product(d[_M_PRODUCT], block, at, d[_M_SPANS], scratch, out, d[_M_OUT_STRIDE])
             start += block

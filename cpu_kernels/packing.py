@@ -4,6 +4,8 @@
 silences whatever codes stand there.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,13 +20,13 @@ _WORD = np.uint64(0xFFFFFFFF)
 
 
 @kernel
-def _pair_of(eight):  # type: ignore[no-untyped-def]
+def _pair_of(eight: Any) -> Any:
     """Eight 4-bit codes in the bytes of a uint64: the first four in the low nibbles of a dword, the others high."""
     return np.uint32((eight & _WORD) | (eight >> np.uint64(28)))
 
 
 @kernel
-def pack_bytes(raw, groups, block_bytes, codes_at, flip, header, out):  # type: ignore[no-untyped-def]
+def pack_bytes(raw: Bytes, groups: int, block_bytes: int, codes_at: int, flip: Any, header: int, out: Bytes) -> None:
     """Groups of 32 one-byte codes, one group a block of `block_bytes`; each dword is XORed with `flip`."""
     base, target = raw.ctypes.data, out.ctypes.data
     for row in range(raw.shape[0]):
@@ -37,7 +39,7 @@ def pack_bytes(raw, groups, block_bytes, codes_at, flip, header, out):  # type: 
 
 
 @kernel
-def pack_split_nibbles(raw, groups, block_bytes, codes_at, header, out):  # type: ignore[no-untyped-def]
+def pack_split_nibbles(raw: Bytes, groups: int, block_bytes: int, codes_at: int, header: int, out: Bytes) -> None:
     """Groups of 32 in 16 bytes: elements 0-15 in the low nibbles, 16-31 in the high ones."""
     base, target = raw.ctypes.data, out.ctypes.data
     for row in range(raw.shape[0]):
@@ -52,7 +54,7 @@ def pack_split_nibbles(raw, groups, block_bytes, codes_at, header, out):  # type
 
 
 @kernel
-def pack_paired_nibbles(raw, groups, block_bytes, codes_at, header, out):  # type: ignore[no-untyped-def]
+def pack_paired_nibbles(raw: Bytes, groups: int, block_bytes: int, codes_at: int, header: int, out: Bytes) -> None:
     """Blocks of 8 groups; two groups share 32 bytes, the even one in the low nibbles."""
     base, target = raw.ctypes.data, out.ctypes.data
     for row in range(raw.shape[0]):
@@ -66,7 +68,7 @@ def pack_paired_nibbles(raw, groups, block_bytes, codes_at, header, out):  # typ
 
 
 @kernel
-def _transpose(values, out):  # type: ignore[no-untyped-def]
+def _transpose(values: Any, out: Bytes) -> None:
     """values [rows, columns] to out [tiles, spans * 64 * 16]: column by column, 16 rows each."""
     for row in range(values.shape[0]):
         tile = out[row // 16]

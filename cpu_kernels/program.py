@@ -1,10 +1,11 @@
 """A recorded program: rows of descriptors that a team of workers runs from start to end without Python.
 
-`OPS` is the op set. `Program.add` appends one row; `execute` is what each worker runs: op after op, meeting the others at
-a barrier where the row says so. Work inside an op is claimed through the row's counter.
+`OPS` is the op set. `Program.add` appends one row; `execute` is what each worker runs: op after op by the address in
+its row, meeting the others at a barrier where the row says so. Work inside an op is claimed through the row's counter.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,9 @@ from .attention import FIELDS as ATTENTION_FIELDS
 from .attention import attention
 from .combine import FIELDS as COMBINE_FIELDS
 from .combine import combine
-from .descriptor import BARRIER, COUNTER, OPCODE, WIDTH, bits_of
+from .descriptor import BARRIER, COUNTER, ENTRY, WIDTH, bits_of
 from .futex import futex_wait, futex_wake
-from .jit import kernel
+from .jit import OP_SIGNATURE, address_of, call_op, kernel
 from .matmul import EMBED_FIELDS, EXPERT_FIELDS, LINEAR_FIELDS, embed, expert_down, expert_gate_up, linear
 from .memory import atomic_add, atomic_load, pause
 from .norm import QUANTISE_FIELDS, RMS_NORM_FIELDS, quantise, rms_norm
@@ -23,29 +24,27 @@ from .rope import FIELDS as ROPE_FIELDS
 from .rope import rope_store
 from .routing import GROUP_FIELDS, ROUTE_FIELDS, group, route
 
-_EMBED, _RMS_NORM, _QUANTISE, _LINEAR, _ROPE, _ATTENTION, _ROUTE, _GROUP, _GATE_UP, _DOWN, _COMBINE = range(11)
-
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """An op's number, and the names of its fields in row order."""
+    """An op's kernel, and the names of its fields in row order."""
 
-    code: int
+    kernel: Any
     fields: tuple[str, ...]
 
 
 OPS = {
-    "embed": Op(_EMBED, EMBED_FIELDS),
-    "rms_norm": Op(_RMS_NORM, RMS_NORM_FIELDS),
-    "quantise": Op(_QUANTISE, QUANTISE_FIELDS),
-    "linear": Op(_LINEAR, LINEAR_FIELDS),
-    "rope_store": Op(_ROPE, ROPE_FIELDS),
-    "attention": Op(_ATTENTION, ATTENTION_FIELDS),
-    "route": Op(_ROUTE, ROUTE_FIELDS),
-    "group": Op(_GROUP, GROUP_FIELDS),
-    "expert_gate_up": Op(_GATE_UP, EXPERT_FIELDS),
-    "expert_down": Op(_DOWN, EXPERT_FIELDS),
-    "combine": Op(_COMBINE, COMBINE_FIELDS),
+    "embed": Op(embed, EMBED_FIELDS),
+    "rms_norm": Op(rms_norm, RMS_NORM_FIELDS),
+    "quantise": Op(quantise, QUANTISE_FIELDS),
+    "linear": Op(linear, LINEAR_FIELDS),
+    "rope_store": Op(rope_store, ROPE_FIELDS),
+    "attention": Op(attention, ATTENTION_FIELDS),
+    "route": Op(route, ROUTE_FIELDS),
+    "group": Op(group, GROUP_FIELDS),
+    "expert_gate_up": Op(expert_gate_up, EXPERT_FIELDS),
+    "expert_down": Op(expert_down, EXPERT_FIELDS),
+    "combine": Op(combine, COMBINE_FIELDS),
 }
 
 _COUNTER_STRIDE = 8  # int64 per counter: one cache line each
@@ -57,16 +56,16 @@ class Program:
     def __init__(self) -> None:
         self._rows: list[list[int]] = []
 
-    def add(self, op: str, *, barrier: bool = True, **fields: int | float) -> None:
-        """Append an op. A float field is stored by its float64 bits; every field must be given."""
+    def add(self, op: str, **fields: int | float) -> None:
+        """Append an op, compiling its kernel on first use. Every field must be given; floats are stored by their bits."""
         known = OPS[op]
         if set(fields) != set(known.fields):
             raise ValueError(f"{op} takes {known.fields}, not {tuple(fields)}")
         values = [bits_of(v) if isinstance(v, float) else int(v) for v in (fields[name] for name in known.fields)]
-        self._rows.append([known.code, int(barrier), 0, *values])
+        self._rows.append([address_of(known.kernel, OP_SIGNATURE), 0, 0, *values])
 
     def meet(self) -> None:
-        """Make all workers meet after the last op added."""
+        """Let all workers meet after the last op added: what follows reads what it wrote."""
         self._rows[-1][BARRIER] = 1
 
     def freeze(self) -> "FrozenProgram":
@@ -91,7 +90,7 @@ _SPINS = 4000  # about 0.1 ms of `pause`
 
 
 @kernel
-def wait_until(address, target, sleepers):  # type: ignore[no-untyped-def]
+def wait_until(address: int, target: int, sleepers: int) -> None:
     """Wait for the counter at `address` to reach `target`: spin for a while, then sleep."""
     for _ in range(_SPINS):
         if atomic_load(address) >= target:
@@ -107,7 +106,7 @@ def wait_until(address, target, sleepers):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def advance(address, sleepers):  # type: ignore[no-untyped-def]
+def advance(address: int, sleepers: int) -> None:
     """Add one to the counter at `address` and wake who sleeps on it."""
     atomic_add(address, 1)
     if atomic_load(sleepers) > 0:
@@ -115,37 +114,11 @@ def advance(address, sleepers):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _dispatch(code, d, step, worker):  # type: ignore[no-untyped-def]
-    if code == _EMBED:
-        embed(d, step, worker)
-    elif code == _RMS_NORM:
-        rms_norm(d, step, worker)
-    elif code == _QUANTISE:
-        quantise(d, step, worker)
-    elif code == _LINEAR:
-        linear(d, step, worker)
-    elif code == _ROPE:
-        rope_store(d, step, worker)
-    elif code == _ATTENTION:
-        attention(d, step, worker)
-    elif code == _ROUTE:
-        route(d, step, worker)
-    elif code == _GROUP:
-        group(d, step, worker)
-    elif code == _GATE_UP:
-        expert_gate_up(d, step, worker)
-    elif code == _DOWN:
-        expert_down(d, step, worker)
-    else:
-        combine(d, step, worker)
-
-
-@kernel
-def execute(rows, step, worker, workers, arrived, sleepers, meetings):  # type: ignore[no-untyped-def]
+def execute(rows: Any, step: Any, worker: int, workers: int, arrived: int, sleepers: int, meetings: int) -> int:
     """Run all rows as one of `workers`. `meetings`: barriers passed so far; returns the count after."""
     for i in range(rows.shape[0]):
         d = rows[i]
-        _dispatch(d[OPCODE], d, step, worker)
+        call_op(d[ENTRY], d, step, worker)
         if d[BARRIER]:
             meetings += 1
             advance(arrived, sleepers)

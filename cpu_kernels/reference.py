@@ -35,6 +35,28 @@ def quantise(x: Array) -> tuple[Array, Array, Array]:
     return codes.reshape(-1), largest / np.float32(127), codes.sum(axis=1, dtype=np.int32)
 
 
+def rounded(x: Array) -> Array:
+    """x [..., n] as quantised records hold it: codes times scales, padding left out."""
+    rows = x.reshape(-1, x.shape[-1])
+    seen = np.empty(rows.shape, np.float32)
+    for row, out in zip(rows, seen, strict=True):
+        codes, scales, _ = quantise(row.astype(np.float32))
+        out[:] = (codes.reshape(-1, GROUP) * scales[:, None]).reshape(-1)[: row.size]
+    return seen.reshape(x.shape)
+
+
+def linear(x: Array, w: Array, bias: Array | float = 0.0, low: float = -np.inf, high: float = np.inf) -> Array:
+    """clamp(x [T, n] w^T [n, rows] + bias [rows], low, high). Where w is quantised, x is first `rounded`."""
+    y = x.astype(np.float64) @ w.astype(np.float64).T + bias
+    return np.asarray(np.clip(y, low, high), np.float32)
+
+
+def gated(gate: Array, up: Array) -> Array:
+    """SiLU(gate) * up."""
+    wide = gate.astype(np.float64)
+    return np.asarray(wide / (1 + np.exp(-wide)) * up, np.float32)
+
+
 def route(
     logits: Array, top_k: int, *, softmax_chosen: bool = False, renormalise: bool = False, scale: float = 1.0
 ) -> tuple[Array, Array]:

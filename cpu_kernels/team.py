@@ -1,7 +1,7 @@
 """The thread team: one persistent thread per core that runs programs with the GIL released.
 
-The caller of `run` is worker 0. The others wait for the next run: spinning for about 0.1 ms, then asleep in the kernel, so
-an idle team uses no CPU. All state that threads share is in one int64 array, a cache line per counter.
+The caller of `run` is worker 0. The others wait for the next run: spinning for about 0.1 ms, then asleep in the kernel,
+so an idle team uses no CPU. All state that threads share is in one int64 array, a cache line per counter.
 """
 
 import os
@@ -30,7 +30,7 @@ def _as_pointer(typingctx: Any, address: Any) -> Any:
 
 
 @kernel
-def _serve(control, worker, workers):  # type: ignore[no-untyped-def]
+def _serve(control: Any, worker: int, workers: int) -> None:
     """A worker's life: wait for a generation, run its program, until told to stop."""
     base = control.ctypes.data
     generation = 0
@@ -46,7 +46,7 @@ def _serve(control, worker, workers):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _lead(control, rows, counters, step, workers, meetings):  # type: ignore[no-untyped-def]
+def _lead(control: Any, rows: Any, counters: Any, step: Any, workers: int, meetings: int) -> int:
     """Worker 0's share of one run: publish the program, release the others, take part."""
     base = control.ctypes.data
     counters[:] = 0
@@ -58,7 +58,7 @@ def _lead(control, rows, counters, step, workers, meetings):  # type: ignore[no-
 
 
 @kernel
-def _release(control):  # type: ignore[no-untyped-def]
+def _release(control: Any) -> None:
     advance(control.ctypes.data + 8 * _GENERATION, control.ctypes.data + 8 * _SLEEPERS)
 
 

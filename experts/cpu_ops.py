@@ -12,6 +12,7 @@ from ..cpu_kernels.layout import KINDS, padded, record_bytes
 from ..cpu_kernels.matmul import SCRATCH_BYTES
 from ..cpu_kernels.program import FrozenProgram, Program
 from ..cpu_kernels.routing import SOFTMAX_ALL, SOFTMAX_CHOSEN
+from ..cpu_kernels.tiles import product_address, reader_address
 from .errors import UnsupportedModelError
 from .kv_store import KvStore
 from .memory import aligned
@@ -125,8 +126,8 @@ class CpuOps:
     def embed(self) -> None:
         matrix = self._weights.matrices["embed"]
         self._program.add(
-            "embed", barrier=False, tokens=self._inputs.tokens.ctypes.data, kind=KINDS[matrix.kind].code,
-            w=matrix.address, spans=matrix.spans, out=self._x.ctypes.data, out_stride=self._x.shape[1],
+            "embed", tokens=self._inputs.tokens.ctypes.data, reader=reader_address(matrix.kind), w=matrix.address,
+            tile_bytes=matrix.tile_bytes, spans=matrix.spans, out=self._x.ctypes.data, out_stride=self._x.shape[1],
             count_slot=N_TOKENS,
         )  # fmt: skip
         single = next((b.routes for b in self._branches.values() if b.routes.num_experts == 1), None)
@@ -143,6 +144,7 @@ class CpuOps:
             plain=normed.plain.ctypes.data if False in quantised else 0, plain_stride=normed.plain.shape[1],
             record=normed.record.ctypes.data if True in quantised else 0, record_stride=normed.record.shape[1],
         )  # fmt: skip
+        self._program.meet()
 
     def project(self, layer: int) -> None:
         clip = self._spec.clip_qkv or math.inf
@@ -162,6 +164,7 @@ class CpuOps:
             q_scale=spec.head_dim**-0.5, positions=self._inputs.positions.ctypes.data,
             slots=self._inputs.slots.ctypes.data, **self._cache.fields(layer),
         )  # fmt: skip
+        self._program.meet()
 
     def attend(self, layer: int) -> None:
         spec, inputs, mixed = self._spec, self._inputs, self._mixed
@@ -174,12 +177,14 @@ class CpuOps:
             block_table=inputs.block_table.ctypes.data, positions=inputs.positions.ctypes.data,
             **self._cache.fields(layer),
         )  # fmt: skip
+        self._program.meet()
         if KINDS[self._matrix(f"layers.{layer}.o").kind].quantised:
             self._program.add(
                 "quantise", x=mixed.plain.ctypes.data, x_stride=mixed.plain.shape[1], n=spec.q_size,
                 count_slot=N_TOKENS, per_token=1, record=mixed.record.ctypes.data,
                 record_stride=mixed.record.shape[1],
             )  # fmt: skip
+            self._program.meet()
 
     def output(self, layer: int) -> None:
         role = f"layers.{layer}.o"
@@ -197,6 +202,7 @@ class CpuOps:
             score=SOFTMAX_ALL if spec.score == "softmax" else SOFTMAX_CHOSEN, renormalise=int(spec.renormalise),
             scale=float(spec.scale), ids=routes.ids.ctypes.data, weights=routes.weights.ctypes.data,
         )  # fmt: skip
+        self._program.meet()
         self._group(routes)
 
     def feed_forward(self, layer: int, branch: str, *, together: bool) -> None:
@@ -211,7 +217,8 @@ class CpuOps:
             )
         self._expert(
             "expert_gate_up", gate, gates, buffers.routes, together=together, x=x, x_stride=x_stride, out=out,
-            out_stride=out_stride, second_kind=KINDS[up.kind].code, second_table=ups,
+            out_stride=out_stride, second_product=product_address(up.kind), second_table=ups,
+            second_tile_bytes=up.tile_bytes,
             out_quantised=int(KINDS[down.kind].quantised), out_columns=padded(buffers.inner.columns),
         )  # fmt: skip
 
@@ -221,7 +228,8 @@ class CpuOps:
         x, x_stride = buffers.inner.read_by(down.kind)
         self._expert(
             "expert_down", down, downs, buffers.routes, together=together, x=x, x_stride=x_stride,
-            out=buffers.outs.ctypes.data, out_stride=buffers.outs.shape[1], second_kind=0, second_table=0,
+            out=buffers.outs.ctypes.data, out_stride=buffers.outs.shape[1],
+            second_product=0, second_table=0, second_tile_bytes=0,
             out_quantised=0, out_columns=0,
         )  # fmt: skip
 
@@ -235,6 +243,7 @@ class CpuOps:
             weights=buffers.routes.weights.ctypes.data if branch == "experts" else 0,
             gate=self._gate_logits.ctypes.data if gated else 0, gate_stride=self._gate_logits.shape[1],
         )  # fmt: skip
+        self._program.meet()
 
     def head(self) -> None:
         self._linear("head", self._normed, self.logits, count_slot=N_LOGITS)
@@ -255,21 +264,26 @@ class CpuOps:
         matrix = self._weights.matrices[role]
         address, stride = x.read_by(matrix.kind)
         self._program.add(
-            "linear", barrier=not together, x=address, x_stride=stride, kind=KINDS[matrix.kind].code,
+            "linear", x=address, x_stride=stride, product=product_address(matrix.kind),
+            tile_bytes=matrix.tile_bytes,
             w=matrix.address, tiles=matrix.tiles, spans=matrix.spans, chunk=self._chunk(matrix),
             out=out.ctypes.data, out_stride=out.strides[0],
             bias=self._vector(bias) if bias in self._weights.vectors else self._no_bias.ctypes.data,
             add=int(add), low=-clip, high=clip, count_slot=count_slot, per_token=1,
             scratch=self._scratch.ctypes.data,
         )  # fmt: skip
+        if not together:
+            self._program.meet()
 
     def _expert(self, op: str, matrix: PackedMatrix, table: int, routes: Routes, *, together: bool, **own: int) -> None:
         self._program.add(
-            op, barrier=not together, kind=KINDS[matrix.kind].code, table=table, tiles=matrix.tiles,
+            op, product=product_address(matrix.kind), table=table, tile_bytes=matrix.tile_bytes, tiles=matrix.tiles,
             spans=matrix.spans, chunk=_EXPERT_TILES, offsets=routes.offsets.ctypes.data,
             order=routes.order.ctypes.data, active=routes.active.ctypes.data,
             num_active=routes.num_active.ctypes.data, top_k=routes.top_k, scratch=self._scratch.ctypes.data, **own,
         )  # fmt: skip
+        if not together:
+            self._program.meet()
 
     def _group(self, routes: Routes) -> None:
         self._program.add(
@@ -278,6 +292,7 @@ class CpuOps:
             position=routes.position.ctypes.data, active=routes.active.ctypes.data,
             num_active=routes.num_active.ctypes.data,
         )  # fmt: skip
+        self._program.meet()
 
     def _chunk(self, matrix: PackedMatrix) -> int:
         return max(1, min(_MOST_TILES, matrix.tiles // (self._threads * _CHUNKS_PER_WORKER)))

@@ -1,7 +1,7 @@
 """Errors of the model side.
 
 ModelError(ValueError)            the model cannot be served; the text names the file, the tensor and the remedy
-├── CheckpointError               a file is broken: truncated, wrong magic, impossible sizes, a missing or misshapen tensor
+├── CheckpointError               a file is broken: truncated, wrong magic, impossible sizes, a missing tensor
 └── UnsupportedModelError         a sound file that asks for what is not implemented: architecture, format, rope scaling
 """
 

@@ -38,6 +38,10 @@ class PackedMatrix:
         return padded(self.columns) // SPAN
 
     @property
+    def tile_bytes(self) -> int:
+        return self.spans * KINDS[self.kind].span_bytes
+
+    @property
     def nbytes(self) -> int:
         return packed_bytes(self.kind, self.rows, self.columns)
 

@@ -1,11 +1,16 @@
-"""Micro-kernels on packed weight tiles, one function per weight kind, picked by the kind's number."""
+"""Micro-kernels on packed weight tiles: per weight kind a product and a row reader.
 
-from ..jit import kernel
-from ..layout import KINDS
+`PRODUCTS[kind](count, w, spans, rows, out, stride)`: the tile at `w` times up to BLOCK records, whose addresses are
+int64 [count] at `rows`: float32 [count][16] at `out`, `stride` bytes apart.
+`READERS[kind](tile, lane, spans, out)`: row `lane` of a tile to float32 [spans * 64] at `out`.
+Every argument is an int64.
+"""
+
+from ..jit import PRODUCT_SIGNATURE, READER_SIGNATURE, address_of, kernel
 from .dot import dot_tile
 from .unpack import unpack_row
 
-BLOCK = 8  # most activation records per call of `multiply`
+BLOCK = 8  # most activation records per call of a product
 
 _f32_1, _f32_2, _f32_4, _f32_8 = (dot_tile("f32", n) for n in (1, 2, 4, 8))
 _f16_1, _f16_2, _f16_4, _f16_8 = (dot_tile("f16", n) for n in (1, 2, 4, 8))
@@ -16,11 +21,9 @@ _q4m_1, _q4m_2, _q4m_4, _q4m_8 = (dot_tile("q4m", n) for n in (1, 2, 4, 8))
 _unpack_f32, _unpack_f16, _unpack_bf16 = unpack_row("f32"), unpack_row("f16"), unpack_row("bf16")
 _unpack_q8, _unpack_q4, _unpack_q4m = unpack_row("q8"), unpack_row("q4"), unpack_row("q4m")
 
-F32, F16, BF16, Q8, Q4, Q4M = (KINDS[name].code for name in ("f32", "f16", "bf16", "q8", "q4", "q4m"))
-
 
 @kernel
-def _multiply_f32(count, w, spans, rows, out, stride):  # type: ignore[no-untyped-def]
+def _product_f32(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
     if count >= 8:
         _f32_8(w, spans, rows, out, stride)
         return
@@ -35,7 +38,12 @@ def _multiply_f32(count, w, spans, rows, out, stride):  # type: ignore[no-untype
 
 
 @kernel
-def _multiply_f16(count, w, spans, rows, out, stride):  # type: ignore[no-untyped-def]
+def _read_f32(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_f32(tile, lane, spans, out)
+
+
+@kernel
+def _product_f16(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
     if count >= 8:
         _f16_8(w, spans, rows, out, stride)
         return
@@ -50,7 +58,12 @@ def _multiply_f16(count, w, spans, rows, out, stride):  # type: ignore[no-untype
 
 
 @kernel
-def _multiply_bf16(count, w, spans, rows, out, stride):  # type: ignore[no-untyped-def]
+def _read_f16(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_f16(tile, lane, spans, out)
+
+
+@kernel
+def _product_bf16(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
     if count >= 8:
         _bf16_8(w, spans, rows, out, stride)
         return
@@ -65,7 +78,12 @@ def _multiply_bf16(count, w, spans, rows, out, stride):  # type: ignore[no-untyp
 
 
 @kernel
-def _multiply_q8(count, w, spans, rows, out, stride):  # type: ignore[no-untyped-def]
+def _read_bf16(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_bf16(tile, lane, spans, out)
+
+
+@kernel
+def _product_q8(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
     if count >= 8:
         _q8_8(w, spans, rows, out, stride)
         return
@@ -80,7 +98,12 @@ def _multiply_q8(count, w, spans, rows, out, stride):  # type: ignore[no-untyped
 
 
 @kernel
-def _multiply_q4(count, w, spans, rows, out, stride):  # type: ignore[no-untyped-def]
+def _read_q8(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_q8(tile, lane, spans, out)
+
+
+@kernel
+def _product_q4(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
     if count >= 8:
         _q4_8(w, spans, rows, out, stride)
         return
@@ -95,7 +118,12 @@ def _multiply_q4(count, w, spans, rows, out, stride):  # type: ignore[no-untyped
 
 
 @kernel
-def _multiply_q4m(count, w, spans, rows, out, stride):  # type: ignore[no-untyped-def]
+def _read_q4(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_q4(tile, lane, spans, out)
+
+
+@kernel
+def _product_q4m(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
     if count >= 8:
         _q4m_8(w, spans, rows, out, stride)
         return
@@ -110,37 +138,33 @@ def _multiply_q4m(count, w, spans, rows, out, stride):  # type: ignore[no-untype
 
 
 @kernel
-def multiply(kind, count, w, spans, rows, out, stride):  # type: ignore[no-untyped-def]
-    """One tile at `w` times up to BLOCK records: float32 [count][16] at `out`, `stride` bytes apart.
-
-    `rows` is the address of int64[count], the records' addresses.
-    """
-    if kind == F32:
-        _multiply_f32(count, w, spans, rows, out, stride)
-    elif kind == F16:
-        _multiply_f16(count, w, spans, rows, out, stride)
-    elif kind == BF16:
-        _multiply_bf16(count, w, spans, rows, out, stride)
-    elif kind == Q8:
-        _multiply_q8(count, w, spans, rows, out, stride)
-    elif kind == Q4:
-        _multiply_q4(count, w, spans, rows, out, stride)
-    else:
-        _multiply_q4m(count, w, spans, rows, out, stride)
+def _read_q4m(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_q4m(tile, lane, spans, out)
 
 
-@kernel
-def unpack(kind, tile, lane, spans, out):  # type: ignore[no-untyped-def]
-    """Row `lane` of a tile to float32[spans * 64] at `out`."""
-    if kind == F32:
-        _unpack_f32(tile, lane, spans, out)
-    elif kind == F16:
-        _unpack_f16(tile, lane, spans, out)
-    elif kind == BF16:
-        _unpack_bf16(tile, lane, spans, out)
-    elif kind == Q8:
-        _unpack_q8(tile, lane, spans, out)
-    elif kind == Q4:
-        _unpack_q4(tile, lane, spans, out)
-    else:
-        _unpack_q4m(tile, lane, spans, out)
+PRODUCTS = {
+    "f32": _product_f32,
+    "f16": _product_f16,
+    "bf16": _product_bf16,
+    "q8": _product_q8,
+    "q4": _product_q4,
+    "q4m": _product_q4m,
+}
+READERS = {
+    "f32": _read_f32,
+    "f16": _read_f16,
+    "bf16": _read_bf16,
+    "q8": _read_q8,
+    "q4": _read_q4,
+    "q4m": _read_q4m,
+}
+
+
+def product_address(kind: str) -> int:
+    """The address of a kind's product, compiled on first use."""
+    return address_of(PRODUCTS[kind], PRODUCT_SIGNATURE)
+
+
+def reader_address(kind: str) -> int:
+    """The address of a kind's row reader, compiled on first use."""
+    return address_of(READERS[kind], READER_SIGNATURE)
