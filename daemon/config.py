@@ -47,7 +47,7 @@ class Config:
         _check_range("port", self.port, 0, 65535)
         _check_range("threads", self.threads, 1, 1024)
         _check_range("context", self.context, 16, 1 << 24)
-        _check_range("kv-gib", self.kv_gib, 2**-10, 1 << 20)
+        _check_range("kv-gib", self.kv_gib, 0, 1 << 20)
         _check_range("max-running", self.max_running, 1, self.max_step_tokens)
         _check_range("max-queued", self.max_queued, 1, 1 << 20)
         _check_choice("kv-format", self.kv_format, get_args(KvFormat))
