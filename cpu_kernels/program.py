@@ -57,7 +57,7 @@ class Program:
         self._rows: list[list[int]] = []
 
     def add(self, op: str, **fields: int | float) -> None:
-        """Append an op, compiling its kernel on first use. Every field must be given; floats are stored by their bits."""
+        """Append an op, compiling its kernel on first use. Every field must be given; floats go by their bits."""
         known = OPS[op]
         if set(fields) != set(known.fields):
             raise ValueError(f"{op} takes {known.fields}, not {tuple(fields)}")

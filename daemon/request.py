@@ -36,7 +36,8 @@ class SamplingParams:
             if value is not None and not low <= value <= high:  # NaN fails too
                 raise InvalidRequestError(f"{name} is {value}; it must lie between {low} and {high}", name)
         if self.min_tokens > self.max_tokens:
-            raise InvalidRequestError(f"min_tokens {self.min_tokens} exceeds max_tokens {self.max_tokens}", "min_tokens")
+            problem = f"min_tokens {self.min_tokens} exceeds max_tokens {self.max_tokens}"
+            raise InvalidRequestError(problem, "min_tokens")
         if any(not text for text in self.stop):
             raise InvalidRequestError("stop must not hold an empty string", "stop")
 

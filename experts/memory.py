@@ -20,7 +20,7 @@ def arena(size: int) -> NDArray[np.uint8]:
         memory = np.zeros(size + _LINE, np.uint8)
         start = -memory.ctypes.data % _LINE
         return memory[start : start + size]
-    mapped = mmap.mmap(-1, size + _PAGE)
+    mapped = mmap.mmap(-1, size + _PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory gets no huge pages
     if hasattr(mmap, "MADV_HUGEPAGE"):
         mapped.madvise(mmap.MADV_HUGEPAGE)
     memory = np.frombuffer(mapped, np.uint8)
