@@ -39,7 +39,7 @@ def read_gb_s(threads: int) -> float:
 
 
 def _buffer() -> NDArray[np.uint64]:
-    memory = mmap.mmap(-1, _BYTES)
+    memory = mmap.mmap(-1, _BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory gets no huge pages
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     words = np.frombuffer(memory, np.uint64)
