@@ -1,0 +1,109 @@
+"""The daemon as a process: start, status, stop, and what it says when it cannot start."""
+
+import json
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from support import tiny
+from support.daemon_process import Daemon, command, running
+
+QUESTION = {"messages": [{"role": "user", "content": "the cat"}], "temperature": 0, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "tiny-moe.gguf"
+    tiny.write_gguf(path, "mixtral", "Q4_0", max_position_embeddings=4096)
+    return path
+
+
+def ask(daemon: Daemon, **fields: Any) -> httpx.Response:
+    return httpx.post(f"{daemon.url}/v1/chat/completions", json=QUESTION | fields, timeout=60, trust_env=False)
+
+
+def ask_beside(daemon: Daemon, **fields: Any) -> tuple[threading.Thread, list[httpx.Response | httpx.HTTPError]]:
+    """Ask in a thread; the list gets the answer or the error. Returns when the request runs."""
+    answers: list[httpx.Response | httpx.HTTPError] = []
+
+    def work() -> None:
+        try:
+            answers.append(ask(daemon, **fields))
+        except httpx.HTTPError as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    daemon.wait_for("isotherm_requests_running", 1)
+    return thread, answers
+
+
+def test_background_daemon_is_started_asked_and_stopped(tmp_path: Path, model: Path) -> None:
+    started = command(tmp_path, "serve", model, "--port", 0, "--threads", 2, "--background")
+    assert started.returncode == 0, started.stderr
+    try:
+        assert "tiny-moe is served at http://127.0.0.1:" in started.stdout
+        talk = command(tmp_path, "chat", "--once", "hello", "--max-tokens", 4)
+        assert (talk.returncode, talk.stderr) == (0, "")
+        status = json.loads(command(tmp_path, "status", "--json").stdout)
+        assert status["state"] == "ready"
+        assert status["model"]["formats"]["Q4_0"] == {"tensors": 16, "packed": "q4", "exact": True}
+        assert status["generated_tokens"] > 0
+        assert f"process {status['pid']}" in started.stdout
+    finally:
+        stopped = command(tmp_path, "stop")
+    assert stopped.returncode == 0, stopped.stderr
+    assert command(tmp_path, "stop").returncode == 6
+
+
+def test_signal_lets_the_open_request_finish_and_exits_with_0(tmp_path: Path, model: Path) -> None:
+    with running(tmp_path, model) as daemon:
+        thread, answers = ask_beside(daemon, max_tokens=1500)
+        assert daemon.stop(signal.SIGTERM) == 0
+        thread.join()
+    (answer,) = answers
+    assert isinstance(answer, httpx.Response)
+    assert answer.json()["usage"]["completion_tokens"] == 1500
+
+
+def test_second_signal_cuts_the_open_request_off(tmp_path: Path, model: Path) -> None:
+    with running(tmp_path, model) as daemon:
+        thread, answers = ask_beside(daemon, max_tokens=4000)
+        daemon.process.send_signal(signal.SIGINT)
+        with pytest.raises(httpx.HTTPError):
+            while True:  # until the first signal has closed the door
+                httpx.get(f"{daemon.url}/health", timeout=10, trust_env=False)
+        assert daemon.stop(signal.SIGINT) == 8
+        thread.join()
+    (answer,) = answers
+    assert isinstance(answer, httpx.HTTPError) or answer.status_code >= 500
+
+
+@pytest.mark.parametrize("background", [(), ("--background",)])
+def test_broken_model_exits_with_3_and_its_reason(tmp_path: Path, background: tuple[str, ...]) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + b"\xff" * 40)
+    done = command(tmp_path, "serve", broken, "--port", 0, *background)
+    assert done.returncode == 3
+    assert f"isotherm: {broken}" in done.stderr
+
+
+def test_model_that_does_not_fit_exits_with_4_and_what_would(tmp_path: Path, model: Path) -> None:
+    done = command(tmp_path, "serve", model, "--port", 0, "--kv-gib", 100_000)
+    assert done.returncode == 4
+    assert "does not fit" in done.stderr
+    assert "would" in done.stderr
+
+
+def test_bench_prints_one_json_object(tmp_path: Path, model: Path) -> None:
+    done = command(tmp_path, "bench", model, "--threads", 2, "--prompt", 40, "--gen", 4, "--streams", "1,3", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    rates = ("prefill_tok_s", "decode_tok_s", "read_gb_s", "decode_gb_s", "load_s", "first_token_s")
+    assert set(result) == {"threads", "streams", *rates}
+    assert all(result[name] > 0 for name in rates)
+    assert result["streams"].keys() == {"1", "3"}
+    assert all(set(row) == {"decode_tok_s", "prefill_tok_s"} for row in result["streams"].values())

@@ -1,0 +1,79 @@
+"""A real daemon as a process of its own, on a tiny model and a free port."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+COMMAND = (sys.executable, "-m", "isotherm.daemon.cli")
+PATIENCE_S = 240.0  # the first start on a machine compiles the kernels
+
+
+@dataclass
+class Daemon:
+    """A running daemon. `output` is where its standard output and error go."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    output: Path
+
+    def stop(self, sig: int = signal.SIGTERM) -> int:
+        """Send a signal and wait for the exit code."""
+        self.process.send_signal(sig)
+        return self.process.wait(PATIENCE_S)
+
+    def metrics(self) -> dict[str, float]:
+        """The samples of /metrics by name and labels."""
+        lines = httpx.get(f"{self.url}/metrics", trust_env=False).text.splitlines()
+        samples = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, value in samples}
+
+    def wait_for(self, name: str, value: float) -> None:
+        """Poll /metrics until a sample has a value."""
+        end = time.monotonic() + 30
+        while self.metrics()[name] != value:
+            assert time.monotonic() < end, f"{name} is {self.metrics()[name]}, not {value}"
+            time.sleep(0.02)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """This environment with the state folder in `folder`; the kernel cache stays where it is."""
+    return {**os.environ, "XDG_STATE_HOME": str(folder / "state"), "COLUMNS": "200"}
+
+
+def command(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run one command of isotherm to its end."""
+    line = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(line, env=environment(folder), capture_output=True, text=True, timeout=PATIENCE_S)
+
+
+@contextlib.contextmanager
+def running(folder: Path, model: Path, *arguments: object) -> Iterator[Daemon]:
+    """`isotherm serve` on a free port with two threads; killed at the end if it still runs."""
+    output = folder / "output"
+    line = [*COMMAND, "serve", str(model), "--port", "0", "--threads", "2", *map(str, arguments)]
+    with output.open("wb") as file:
+        process = subprocess.Popen(line, env=environment(folder), stdout=file, stderr=subprocess.STDOUT)
+    try:
+        yield Daemon(process, _wait_for_url(process, output), output)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def _wait_for_url(process: subprocess.Popen[bytes], output: Path) -> str:
+    end = time.monotonic() + PATIENCE_S
+    while not (found := re.search(r"serving \S+ at (http://\S+)/v1", output.read_text(errors="replace"))):
+        assert process.poll() is None, f"the daemon ended with {process.returncode}: {output.read_text()}"
+        assert time.monotonic() < end, f"the daemon is not ready: {output.read_text()}"
+        time.sleep(0.05)
+    return found[1]
