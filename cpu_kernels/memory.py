@@ -64,11 +64,14 @@ def float_from_bits(typingctx: Any, bits: Any) -> Any:
 
 @intrinsic
 def atomic_add(typingctx: Any, address: Any, value: Any) -> Any:
-    """Add to the int64 at `address`; the value before."""
+    """Add to the int64 at `address`; the value before.
+
+    Sequentially consistent, as `atomic_load` is: a waker must see the sleeper that its change did not stop.
+    """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = builder.inttoptr(args[0], i64.as_pointer())
-        return builder.atomic_rmw("add", pointer, args[1], "acq_rel")
+        return builder.atomic_rmw("add", pointer, args[1], "seq_cst")
 
     return types.int64(types.int64, types.int64), codegen
 
@@ -78,7 +81,7 @@ def atomic_load(typingctx: Any, address: Any) -> Any:
     """The int64 at `address`, with everything written before it was stored."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load_atomic(builder.inttoptr(args[0], i64.as_pointer()), "acquire", 8)
+        return builder.load_atomic(builder.inttoptr(args[0], i64.as_pointer()), "seq_cst", 8)
 
     return types.int64(types.int64), codegen
 
@@ -92,6 +95,18 @@ def atomic_store(typingctx: Any, address: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def atomic_swap_if(typingctx: Any, address: Any, expected: Any, value: Any) -> Any:
+    """Store `value` if the int64 at `address` is `expected`; whether it was."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], i64.as_pointer())
+        result = builder.cmpxchg(pointer, args[1], args[2], "acq_rel", "acquire")
+        return builder.extract_value(result, 1)
+
+    return types.boolean(types.int64, types.int64, types.int64), codegen
 
 
 @intrinsic

@@ -1,7 +1,7 @@
 """A recorded program: rows of descriptors that a team of workers runs from start to end without Python.
 
 `OPS` is the op set. `Program.add` appends one row; `execute` is what each worker runs: op after op by the address in
-its row, meeting the others at a barrier where the row says so. Work inside an op is claimed through the row's counter.
+its row, waiting for the others' work where the row says so. Work inside an op is claimed through the row's counter.
 """
 
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ class Program:
         self._rows.append([address_of(known.kernel, OP_SIGNATURE), 0, 0, *values])
 
     def meet(self) -> None:
-        """Let all workers meet after the last op added: what follows reads what it wrote."""
+        """Let workers wait after the last op added until it is over: what follows reads what it wrote."""
         self._rows[-1][BARRIER] = 1
 
     def freeze(self) -> "FrozenProgram":
@@ -74,7 +74,7 @@ class Program:
         for i, row in enumerate(self._rows):
             rows[i, : len(row)] = row
             rows[i, COUNTER] = counters.ctypes.data + i * _COUNTER_STRIDE * 8
-        rows[-1:, BARRIER] = 1  # nobody leaves before the last op is done
+        rows[-1:, BARRIER] = 1
         return FrozenProgram(rows, counters)
 
 
@@ -87,40 +87,57 @@ class FrozenProgram:
 
 
 _SPINS = 4000  # about 0.1 ms of `pause`
+_LEFT, _ENTERED = 1, 1 << 32  # parts of a row's second counter: workers that entered the op, and that left it
+_LEFT_MASK = _ENTERED - 1
+MEET = 8  # bytes from the work counter to the second one
 
 
 @kernel
-def wait_until(address: int, target: int, sleepers: int) -> None:
-    """Wait for the counter at `address` to reach `target`: spin for a while, then sleep."""
-    for _ in range(_SPINS):
-        if atomic_load(address) >= target:
-            return
-        pause()
-    while True:
-        seen = atomic_load(address)
-        if seen >= target:
-            return
-        atomic_add(sleepers, 1)
-        futex_wait(address, seen)
-        atomic_add(sleepers, -1)
-
-
-@kernel
-def advance(address: int, sleepers: int) -> None:
-    """Add one to the counter at `address` and wake who sleeps on it."""
-    atomic_add(address, 1)
+def leave(address: int, amount: int, sleepers: int) -> None:
+    """Add to the counter at `address` and wake who sleeps on it."""
+    atomic_add(address, amount)
     if atomic_load(sleepers) > 0:
         futex_wake(address)
 
 
 @kernel
-def execute(rows: Any, step: Any, worker: int, workers: int, arrived: int, sleepers: int, meetings: int) -> int:
-    """Run all rows as one of `workers`. `meetings`: barriers passed so far; returns the count after."""
+def _is_done(word: int) -> bool:
+    """All that entered have left, and one has: so no work was left to claim."""
+    left = word & _LEFT_MASK
+    return left > 0 and left == word >> 32
+
+
+@kernel
+def _wait_done(address: int, sleepers: int) -> None:
+    for _ in range(_SPINS):
+        if _is_done(atomic_load(address)):
+            return
+        pause()
+    while True:
+        word = atomic_load(address)
+        if _is_done(word):
+            return
+        atomic_add(sleepers, 1)
+        futex_wait(address, word)
+        atomic_add(sleepers, -1)
+
+
+@kernel
+def execute(rows: Any, step: Any, worker: int, sleepers: int) -> None:
+    """Run all rows as one worker of a team.
+
+    An op is over when its work is claimed and all that entered it have left. So nobody waits for a worker that the
+    system has put aside: it finds the ops over, passes them by, and catches up.
+    """
+    first = 0
     for i in range(rows.shape[0]):
         d = rows[i]
-        call_op(d[ENTRY], d, step, worker)
+        meet = d[COUNTER] + MEET
+        # entering first and looking then: what the op reads cannot change before this worker leaves
+        if atomic_add(meet, _ENTERED) & _LEFT_MASK == 0:
+            call_op(d[ENTRY], d, step, worker)
+        leave(meet, _LEFT, sleepers)
         if d[BARRIER]:
-            meetings += 1
-            advance(arrived, sleepers)
-            wait_until(arrived, meetings * workers, sleepers)
-    return meetings
+            for row in range(first, i + 1):
+                _wait_done(rows[row, COUNTER] + MEET, sleepers)
+            first = i + 1

@@ -1,7 +1,8 @@
 """The thread team: one persistent thread per core that runs programs with the GIL released.
 
 The caller of `run` is worker 0. The others wait for the next run: spinning for about 0.1 ms, then asleep in the kernel,
-so an idle team uses no CPU. All state that threads share is in one int64 array, a cache line per counter.
+so an idle team uses no CPU. A run waits only for workers that joined it: one that wakes late is not missed.
+All state that threads share is in one int64 array, a cache line per counter.
 """
 
 import os
@@ -14,11 +15,17 @@ from numba import carray, types
 from numpy.typing import NDArray
 
 from .descriptor import WIDTH
+from .futex import futex_wait
 from .jit import intrinsic, kernel
-from .memory import atomic_load
-from .program import FrozenProgram, advance, execute, wait_until
+from .memory import atomic_add, atomic_load, atomic_store, atomic_swap_if, pause
+from .program import FrozenProgram, execute, leave
 
-_GENERATION, _ARRIVED, _SLEEPERS, _STOP, _ROWS, _NUM_ROWS, _STEP, _STEP_SIZE = (8 * i for i in range(8))
+_GENERATION, _JOINED, _LEFT, _SLEEPERS, _STOP, _ROWS, _NUM_ROWS, _STEP, _STEP_SIZE = (8 * i for i in range(9))
+_CONTROL_WORDS = 8 * 9
+_SPINS = 4000  # about 0.1 ms of `pause`
+# the word at _JOINED: generation of the run, whether it is closed, how many workers joined
+_GENERATION_SHIFT, _CLOSED = 16, 1 << 15
+_COUNT = _CLOSED - 1
 
 
 @intrinsic
@@ -30,36 +37,71 @@ def _as_pointer(typingctx: Any, address: Any) -> Any:
 
 
 @kernel
-def _serve(control: Any, worker: int, workers: int) -> None:
-    """A worker's life: wait for a generation, run its program, until told to stop."""
-    base = control.ctypes.data
-    generation = 0
-    meetings = 0
+def _wait_above(address: int, value: int, sleepers: int) -> int:
+    """Wait until the counter at `address` exceeds `value`: spin for a while, then sleep. Returns the counter."""
+    for _ in range(_SPINS):
+        seen: int = atomic_load(address)
+        if seen > value:
+            return seen
+        pause()
     while True:
-        generation += 1
-        wait_until(base + 8 * _GENERATION, generation, base + 8 * _SLEEPERS)
-        if atomic_load(base + 8 * _STOP):
-            return
-        rows = carray(_as_pointer(control[_ROWS]), (control[_NUM_ROWS], WIDTH))
-        step = carray(_as_pointer(control[_STEP]), (control[_STEP_SIZE],))
-        meetings = execute(rows, step, worker, workers, base + 8 * _ARRIVED, base + 8 * _SLEEPERS, meetings)
+        seen = atomic_load(address)
+        if seen > value:
+            return seen
+        atomic_add(sleepers, 1)
+        futex_wait(address, seen)
+        atomic_add(sleepers, -1)
 
 
 @kernel
-def _lead(control: Any, rows: Any, counters: Any, step: Any, workers: int, meetings: int) -> int:
-    """Worker 0's share of one run: publish the program, release the others, take part."""
+def _join(address: int, generation: int) -> bool:
+    """Join the run of `generation`, unless it is over: the leader then no longer waits for this worker."""
+    while True:
+        word = atomic_load(address)
+        if word >> _GENERATION_SHIFT != generation or word & _CLOSED:
+            return False
+        if atomic_swap_if(address, word, word + 1):
+            return True
+
+
+@kernel
+def _serve(control: Any, worker: int) -> None:
+    """A worker's life: wait for a run, join it if it is still open, until told to stop."""
     base = control.ctypes.data
+    sleepers = base + 8 * _SLEEPERS
+    generation = 0
+    while True:
+        generation = _wait_above(base + 8 * _GENERATION, generation, sleepers)
+        if atomic_load(base + 8 * _STOP):
+            return
+        if _join(base + 8 * _JOINED, generation):
+            rows = carray(_as_pointer(control[_ROWS]), (control[_NUM_ROWS], WIDTH))
+            step = carray(_as_pointer(control[_STEP]), (control[_STEP_SIZE],))
+            execute(rows, step, worker, sleepers)
+            leave(base + 8 * _LEFT, 1, sleepers)
+
+
+@kernel
+def _lead(control: Any, rows: Any, counters: Any, step: Any) -> None:
+    """Worker 0's share of one run: publish the program, take part, then wait for those that joined."""
+    base = control.ctypes.data
+    sleepers = base + 8 * _SLEEPERS
     counters[:] = 0
     control[_ROWS], control[_NUM_ROWS] = rows.ctypes.data, rows.shape[0]
     control[_STEP], control[_STEP_SIZE] = step.ctypes.data, step.shape[0]
-    if workers > 1:
-        advance(base + 8 * _GENERATION, base + 8 * _SLEEPERS)
-    return execute(rows, step, 0, workers, base + 8 * _ARRIVED, base + 8 * _SLEEPERS, meetings)
+    left = atomic_load(base + 8 * _LEFT)
+    generation = atomic_load(base + 8 * _GENERATION) + 1
+    atomic_store(base + 8 * _JOINED, generation << _GENERATION_SHIFT)
+    leave(base + 8 * _GENERATION, 1, sleepers)
+    execute(rows, step, 0, sleepers)
+    joined = atomic_add(base + 8 * _JOINED, _CLOSED) & _COUNT
+    if joined:
+        _wait_above(base + 8 * _LEFT, left + joined - 1, sleepers)
 
 
 @kernel
 def _release(control: Any) -> None:
-    advance(control.ctypes.data + 8 * _GENERATION, control.ctypes.data + 8 * _SLEEPERS)
+    leave(control.ctypes.data + 8 * _GENERATION, 1, control.ctypes.data + 8 * _SLEEPERS)
 
 
 def physical_cores() -> list[int]:
@@ -83,12 +125,11 @@ class Team:
         if threads < 1:
             raise ValueError(f"a team needs at least 1 thread, not {threads}")
         self.threads = threads
-        self._control = np.zeros(64, np.int64)
-        self._meetings = 0
+        self._control = np.zeros(_CONTROL_WORDS, np.int64)
         self._closed = False
         self._warm_up()
         self._workers = [
-            threading.Thread(target=_serve, args=(self._control, i, threads), name=f"isotherm-cpu-{i}", daemon=True)
+            threading.Thread(target=_serve, args=(self._control, i), name=f"isotherm-cpu-{i}", daemon=True)
             for i in range(1, threads)
         ]
         for worker in self._workers:
@@ -96,18 +137,17 @@ class Team:
 
     def _warm_up(self) -> None:
         """Compile everything on this thread: workers that compile would wait for one another's locks."""
-        nothing = np.zeros((0, WIDTH), np.int64)
-        _lead(np.zeros(64, np.int64), nothing, np.zeros(0, np.int64), np.zeros(1, np.int64), 1, 0)
-        stopped = np.zeros(64, np.int64)
-        stopped[[_STOP, _GENERATION]] = 1
-        _serve(stopped, 1, 2)
-        _release(stopped)
+        control = np.zeros(_CONTROL_WORDS, np.int64)
+        _lead(control, np.zeros((0, WIDTH), np.int64), np.zeros(0, np.int64), np.zeros(1, np.int64))
+        control[_STOP] = 1
+        _serve(control, 1)
+        _release(control)
 
     def run(self, program: FrozenProgram, step: NDArray[np.int64]) -> None:
         """Run `program` once on all workers; returns when every op is done."""
         if self._closed:
             raise RuntimeError("the thread team is closed")
-        self._meetings = _lead(self._control, program.rows, program.counters, step, self.threads, self._meetings)
+        _lead(self._control, program.rows, program.counters, step)
 
     def close(self) -> None:
         """Stop and join the workers."""
