@@ -32,9 +32,9 @@ $(STAMP): pyproject.toml constraints.txt
 serve: setup
 	@$(BIN)/isotherm status --url http://127.0.0.1:$(PORT) >/dev/null 2>&1 || \
 		$(BIN)/isotherm serve --port $(PORT) --background
-	@echo "> What is the capital of France?"
-	@$(BIN)/isotherm chat --url http://127.0.0.1:$(PORT) --temperature 0 --max-tokens 64 \
-		--once "What is the capital of France?"
+	@echo "> Why is the sky blue?"
+	@$(BIN)/isotherm chat --url http://127.0.0.1:$(PORT) --temperature 0 --max-tokens 128 \
+		--once "Why is the sky blue?"
 
 stop: setup
 	@$(BIN)/isotherm stop --port $(PORT)
