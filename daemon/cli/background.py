@@ -19,12 +19,17 @@ def detach(log: Path) -> int | None:
 
     To be called before any thread is started.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    except OSError as error:
+        fail(f"{error}; set XDG_STATE_HOME to a folder that can be written", ExitCode.FAILURE)
     pid = os.fork()
     if pid:
+        os.close(file)
         return pid
     os.setsid()
-    null, file = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (file, 1), (file, 2)):
         os.dup2(source, target)
     return None

@@ -21,9 +21,7 @@ def chat(
     once: Annotated[
         str | None, typer.Option(help="Ask this, print the answer and exit.", metavar="TEXT", show_default=False)
     ] = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="0 always takes the likeliest token.", min=0, max=100, show_default=False)
-    ] = None,
+    temperature: Annotated[float, typer.Option(help="0 always takes the likeliest token.", min=0, max=100)] = 0.5,
     max_tokens: Annotated[
         int | None, typer.Option(help="The most tokens of one answer.", min=1, show_default="what the context leaves")
     ] = None,
@@ -35,8 +33,10 @@ def chat(
     """
     with connect(url, api_key_file) as client:
         model = get(client, "/v1/models")["data"][0]["id"]
-        options = {"model": model, "max_tokens": max_tokens, "temperature": temperature}
-        talk = Talk(client, {name: value for name, value in options.items() if value is not None})
+        options: dict[str, Any] = {"model": model, "temperature": temperature}
+        if max_tokens is not None:
+            options["max_tokens"] = max_tokens
+        talk = Talk(client, options)
         if once is not None:
             if not talk.say(once):
                 raise typer.Exit(ExitCode.FAILURE)

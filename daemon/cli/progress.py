@@ -25,6 +25,8 @@ def progress_bars() -> Iterator[Report]:
 
         def report(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
+                for earlier in bars.tasks:
+                    bars.update(earlier.id, completed=earlier.total)
                 tasks[stage] = bars.add_task(stage)
             bars.update(tasks[stage], completed=done, total=total)
 

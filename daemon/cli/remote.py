@@ -71,9 +71,13 @@ def error_message(response: httpx.Response) -> str:
 
 
 def no_daemon(client: httpx.Client, error: httpx.HTTPError) -> NoReturn:
-    """Exit because nothing answers."""
+    """Exit because nothing answers, or nothing yet."""
+    url = str(client.base_url).rstrip("/")
+    for daemon in live_daemons():
+        if daemon.url == url and daemon.phase == "loading":
+            share = f" ({daemon.stage} {daemon.done / daemon.total:.0%})" if daemon.total else ""
+            fail(f"the daemon at {url} is still loading {daemon.model}{share}", ExitCode.NO_DAEMON)
     fail(
-        f"no daemon answers at {client.base_url} ({error or type(error).__name__}); "
-        "start one by: isotherm serve --background",
+        f"no daemon answers at {url} ({error or type(error).__name__}); start one by: isotherm serve --background",
         ExitCode.NO_DAEMON,
     )

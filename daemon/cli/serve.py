@@ -18,6 +18,7 @@ import typer
 from ..config import Config, ConfigError, KvFormat, LogLevel, key_digests
 from ..paths import log_file
 from ..state import DaemonState, own_start, read_state, remove_state, write_state
+from .address import BindError, bind
 from .background import detach, wait_until_ready
 from .output import ExitCode, fail
 from .progress import Report, progress_bars, stage_lines
@@ -90,16 +91,16 @@ def serve(
         digests = key_digests(api_key_file)
     except ConfigError as error:
         fail(str(error), ExitCode.USAGE)
-    listener = _bind(config)
-    config = replace(config, port=listener.getsockname()[1])
-    log = log_file(config.port) if background else None
-    if log is not None and (pid := detach(log)) is not None:
-        listener.close()
-        wait_until_ready(pid, config.port, log)
-        return
-    _set_up_logging(config.log_level)
-    with _announced(config, log) as state:
-        _run(config, digests, listener, state)
+    with _bind(config) as listener:
+        config = replace(config, port=listener.getsockname()[1])
+        log = log_file(config.port) if background else None
+        pid = None if log is None else detach(log)
+        if pid is None:
+            _set_up_logging(config.log_level)
+            with _announced(config, log) as state:
+                _run(config, digests, listener, state)
+            return
+    wait_until_ready(pid, config.port, log_file(config.port))
 
 
 def _bind(config: Config) -> socket.socket:
@@ -110,8 +111,6 @@ def _bind(config: Config) -> socket.socket:
             f"end it by: isotherm stop --port {config.port}",
             ExitCode.ADDRESS,
         )
-    from .server import BindError, bind
-
     try:
         return bind(config.host, config.port)
     except BindError as error:
@@ -124,7 +123,7 @@ def _run(config: Config, digests: frozenset[bytes], listener: socket.socket, sta
     from ...experts.errors import ModelError
     from ..assembly import assemble
     from ..memory import MemoryPlanError
-    from .server import BindError, DaemonServer
+    from .server import DaemonServer
 
     _stop_at_once_on_signals()
     try:
@@ -185,8 +184,9 @@ class _State:
 
         def report_all(stage: str, done: int, total: int) -> None:
             log_stage(stage, done, total)
+            is_new = stage != self._value.stage
             self._value = replace(self._value, stage=stage, done=done, total=total)
-            if time.monotonic() - self._written > _WRITE_EVERY_S:
+            if is_new or time.monotonic() - self._written > _WRITE_EVERY_S:
                 self._write()
 
         yield report_all
@@ -199,7 +199,10 @@ class _State:
 @contextmanager
 def _announced(config: Config, log: Path | None) -> Iterator[_State]:
     """The state file exists while the daemon does."""
-    state = _State(config, log)
+    try:
+        state = _State(config, log)
+    except OSError as error:
+        fail(f"{error}; set XDG_STATE_HOME to a folder that can be written", ExitCode.FAILURE)
     try:
         yield state
     finally:

@@ -98,6 +98,27 @@ def test_without_a_daemon_the_remedy_is_named(command: Sequence[str]) -> None:
     assert "start one by: isotherm serve --background" in result.stderr
 
 
+def test_daemon_that_still_loads_is_named_as_such() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    write_state(daemon_state(port=port, url=url, stage="packing weights", done=1, total=4))
+    result = run("status")
+    assert result.exit_code == ExitCode.NO_DAEMON
+    assert f"the daemon at {url} is still loading m (packing weights 25%)" in result.stderr
+
+
+@pytest.mark.parametrize("background", [(), ("--background",)])
+def test_state_folder_that_cannot_be_written_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, background: tuple[str, ...]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    result = run("serve", "missing.gguf", "--port", 0, *background)
+    assert result.exit_code == ExitCode.FAILURE
+    assert "set XDG_STATE_HOME" in result.stderr
+
+
 def test_chat_once_prints_the_answer() -> None:
     with serving(make_service("Hi there")) as port:
         result = run("chat", "--url", f"http://127.0.0.1:{port}", "--once", "hello")
