@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .layout import GROUP, KV_BLOCK, padded
+from .layout import GROUP, KV_BLOCK, ROWS, SPAN, padded
 
 Array = NDArray[Any]
 
@@ -33,6 +33,35 @@ def quantise(x: Array) -> tuple[Array, Array, Array]:
     np.divide(np.float32(127), largest, out=inverse, where=largest > 0)
     codes = np.rint(groups * inverse[:, None]).astype(np.int8)
     return codes.reshape(-1), largest / np.float32(127), codes.sum(axis=1, dtype=np.int32)
+
+
+def unpack(kind: str, tiles: Array, rows: int, columns: int) -> Array:
+    """The numbers in packed tiles, uint8 [tiles, spans, span_bytes] (see `layout`): float32 [rows, columns]."""
+    count, spans = tiles.shape[:2]
+    if kind not in ("q8", "q4", "q4m"):
+        bits = np.ascontiguousarray(tiles).view({"f32": np.float32, "f16": np.float16, "bf16": np.uint16}[kind])
+        values = (bits.astype(np.uint32) << 16).view(np.float32) if kind == "bf16" else bits.astype(np.float32)
+        return _by_rows(values.reshape(count, spans, SPAN, ROWS, 1))[:rows, :columns]
+    header = 128 if kind == "q4m" else 64
+    codes = tiles[:, :, header:].reshape(count, spans, -1, ROWS, 4)
+    if kind != "q8":
+        codes = np.stack([codes & 15, codes >> 4], axis=3).reshape(count, spans, -1, ROWS, 4)
+    signed = _by_rows(codes).astype(np.float32) - {"q8": 128, "q4": 8, "q4m": 0}[kind]
+    values = signed * _headers(tiles[:, :, :64])
+    if kind == "q4m":
+        values += _headers(tiles[:, :, 64:128])
+    return np.asarray(values[:rows, :columns], np.float32)
+
+
+def _by_rows(vectors: Array) -> Array:
+    """[tiles, spans, vectors, 16 rows, columns] -> [rows, columns]."""
+    return vectors.transpose(0, 3, 1, 2, 4).reshape(vectors.shape[0] * ROWS, -1)
+
+
+def _headers(halves: Array) -> Array:
+    """float16 [tiles, spans, 2 groups, 16 rows] as bytes -> float32 [rows, columns]."""
+    groups = np.ascontiguousarray(halves).view(np.float16).reshape(*halves.shape[:2], SPAN // GROUP, ROWS, 1)
+    return np.repeat(_by_rows(groups).astype(np.float32), GROUP, axis=1)
 
 
 def rounded(x: Array) -> Array:

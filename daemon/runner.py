@@ -1,6 +1,6 @@
 """The runner on the CPU: lays a StepPlan out in the arrays that the recorded program reads, and runs the program."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,8 @@ class DecoderRunner:
         self, spec: ModelSpec, weights: PackedWeights, cache: KvStore, limits: StepLimits, num_blocks: int, threads: int
     ) -> None:
         self.vocab_size, self.num_blocks = spec.vocab_size, num_blocks
-        self.max_step_tokens, self.max_context = limits.tokens, limits.blocks_per_sequence * KV_BLOCK
+        self.max_step_tokens = limits.tokens
+        self.max_context = min(spec.max_context, limits.blocks_per_sequence * KV_BLOCK)  # rope's tables end there
         self.weight_bytes, self.kv_bytes_per_token = weights.nbytes, cache.nbytes // (num_blocks * KV_BLOCK)
         self.active_weight_bytes_per_token = _active_bytes(spec, weights)
         self._weights, self._cache = weights, cache  # the program holds their addresses
@@ -43,9 +44,11 @@ class DecoderRunner:
         self.team = Team(threads)
 
     def execute(self, plan: StepPlan) -> NDArray[np.float32]:
-        """Run one step; logits [chunks that sample, vocab_size], valid until the next call."""
-        if plan.num_tokens > self.max_step_tokens:
-            raise ValueError(f"a step of {plan.num_tokens} tokens exceeds the runner's {self.max_step_tokens}")
+        """Run one step; logits [chunks that sample, vocab_size], valid until the next call.
+
+        Raises ValueError for a plan outside the runner's limits, before anything is written.
+        """
+        self._check(plan)
         rows = self._lay_out(plan)
         self.team.run(self._program, self._inputs.counts)
         return self._ops.logits[:rows, : self.vocab_size]
@@ -53,6 +56,29 @@ class DecoderRunner:
     def close(self) -> None:
         """Stop the workers. The runner cannot be used afterwards."""
         self.team.close()
+
+    def _check(self, plan: StepPlan) -> None:
+        """Kernels trust the step's arrays: what is out of range here would be read or written outside their memory."""
+        limits = self._inputs.limits
+        if plan.num_tokens > limits.tokens or len(plan.chunks) > limits.sequences:
+            raise ValueError(
+                f"a step of {plan.num_tokens} tokens in {len(plan.chunks)} chunks exceeds the runner's "
+                f"{limits.tokens} tokens in {limits.sequences}"
+            )
+        for chunk in plan.chunks:
+            end, length = chunk.start + len(chunk.tokens), len(chunk.block_table)
+            if not 0 <= chunk.start < end <= self.max_context:
+                raise ValueError(
+                    f"{chunk.request_id}: {len(chunk.tokens)} tokens at position {chunk.start} do not lie within the "
+                    f"runner's context of {self.max_context}"
+                )
+            if not -(-end // KV_BLOCK) <= length <= limits.blocks_per_sequence:
+                raise ValueError(
+                    f"{chunk.request_id}: a table of {length} blocks does not fit {end} positions; it needs "
+                    f"{-(-end // KV_BLOCK)} to {limits.blocks_per_sequence} blocks of {KV_BLOCK}"
+                )
+            _check_ids(f"{chunk.request_id}: token ids", chunk.tokens, self.vocab_size)
+            _check_ids(f"{chunk.request_id}: block ids", chunk.block_table, self.num_blocks)
 
     def _lay_out(self, plan: StepPlan) -> int:
         inputs, first, blocks, rows = self._inputs, 0, 0, 0
@@ -106,6 +132,11 @@ def load_runner(
     if progress:
         progress("compiling kernels", 1, 1)
     return runner
+
+
+def _check_ids(what: str, ids: Sequence[int], count: int) -> None:
+    if min(ids) < 0 or max(ids) >= count:
+        raise ValueError(f"{what} must be 0 to {count - 1}, not {min(ids)} to {max(ids)}")
 
 
 def _active_bytes(spec: ModelSpec, weights: PackedWeights) -> float:

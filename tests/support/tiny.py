@@ -94,7 +94,8 @@ def write_hf(path: Path, architecture: str, dtype: str = "float32", seed: int = 
     path.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(path)
     write_tokenizer(path)
-    return model.float()
+    # Read again, since the conversion has also rounded the angles of rope.
+    return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
 
 
 def logits(model: Any, tokens: list[int]) -> np.ndarray:

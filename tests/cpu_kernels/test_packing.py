@@ -1,0 +1,61 @@
+"""The packed layout: tiles read back by its definition and by the kernels, at the edges of groups, spans and tiles."""
+
+import numpy as np
+import pytest
+from isotherm.cpu_kernels import reference
+from isotherm.cpu_kernels.layout import GROUP, KINDS, packed_bytes, padded, padded_rows, record_bytes
+from isotherm.cpu_kernels.packing import pack_bytes, pack_headers, pack_paired_nibbles
+from support.matrices import line_aligned, random_matrix
+
+SIZES = [(1, 32), (15, 64), (16, 96), (17, 160), (31, 704), (33, 32), (100, 2880)]
+
+
+@pytest.mark.parametrize("rows, columns", SIZES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_tiles_read_back_by_the_layout_are_what_was_packed(kind, rows, columns):
+    matrix = random_matrix(kind, rows, columns)
+    np.testing.assert_allclose(reference.unpack(kind, matrix.tiles, rows, columns), matrix.values, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows, columns", SIZES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_stands_for_zeros(kind, rows, columns):
+    matrix = random_matrix(kind, rows, columns)
+    whole = reference.unpack(kind, matrix.tiles, padded_rows(rows), padded(columns))
+    assert not whole[rows:].any() and not whole[:, columns:].any()
+
+
+@pytest.mark.parametrize(
+    "kind, bytes_per_group", [("f32", 128), ("f16", 64), ("bf16", 64), ("q8", 34), ("q4", 18), ("q4m", 20)]
+)
+def test_a_packed_matrix_keeps_the_bits_of_its_format(kind, bytes_per_group):
+    assert packed_bytes(kind, 320, 704) == 320 * 704 // GROUP * bytes_per_group
+
+
+def test_rows_are_padded_to_pairs_of_tiles_and_columns_to_spans():
+    assert packed_bytes("q4", 33, 65) == 4 * 2 * KINDS["q4"].span_bytes
+
+
+def test_records_are_whole_cache_lines():
+    assert all(record_bytes(columns, q) % 64 == 0 for columns in (1, 32, 64, 96, 2880) for q in (False, True))
+    assert record_bytes(64, True) >= 64 + 2 * 4 + 2 * 4
+
+
+def test_bytes_are_flipped_where_the_source_is_signed():
+    codes = np.arange(-128, 128, dtype=np.int8).reshape(8, 32)
+    tiles = line_aligned((2, 1, KINDS["q8"].span_bytes))
+    pack_headers(np.ones((8, 1), np.float16), 0, tiles)
+    pack_bytes(codes.view(np.uint8), 1, 32, 0, np.uint32(0x80808080), 64, tiles)
+    np.testing.assert_array_equal(reference.unpack("q8", tiles, 8, 32), codes)
+
+
+def test_paired_nibbles_are_groups_that_share_bytes():
+    """Block of 256: bytes 32 p .. 32 p + 31 hold group 2 p in the low and group 2 p + 1 in the high nibbles."""
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 16, (17, 2, 4, 2, 32)).astype(np.uint8)  # row, block, pair, side, column
+    raw = np.zeros((17, 2, 16 + 128), np.uint8)
+    raw[:, :, 16:] = (codes[:, :, :, 0] | codes[:, :, :, 1] << 4).reshape(17, 2, 128)
+    tiles = line_aligned((2, 8, KINDS["q4m"].span_bytes))
+    pack_headers(np.ones((17, 16), np.float16), 0, tiles)
+    pack_paired_nibbles(raw.reshape(17, -1), 16, 144, 16, 128, tiles)
+    np.testing.assert_array_equal(reference.unpack("q4m", tiles, 17, 512), codes.reshape(17, 512))

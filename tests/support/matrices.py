@@ -1,0 +1,194 @@
+"""Random packed matrices with the float numbers that they stand for, and the matrix ops run on them by hand."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from isotherm.cpu_kernels.descriptor import N_TOKENS
+from isotherm.cpu_kernels.layout import GROUP, KINDS, ROWS, SPAN, packed_bytes, padded, padded_rows, record_bytes
+from isotherm.cpu_kernels.matmul import (
+    EXPERT_FIELDS,
+    LINEAR_FIELDS,
+    SCRATCH_BYTES,
+    expert_down,
+    expert_gate_up,
+    linear,
+)
+from isotherm.cpu_kernels.packing import pack_bytes, pack_floats, pack_headers, pack_split_nibbles
+from isotherm.cpu_kernels.reference import group, quantise
+from isotherm.cpu_kernels.tiles import product_address
+from numpy.typing import NDArray
+from support.ops import run_op
+
+Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A packed matrix of `kind`; values are its numbers, float32 [rows, columns]; tiles uint8, 64-byte aligned."""
+
+    kind: str
+    values: Array
+    tiles: NDArray[np.uint8]
+
+    @property
+    def quantised(self) -> bool:
+        return KINDS[self.kind].quantised
+
+    @property
+    def tile_bytes(self) -> int:
+        return self.tiles.strides[0]
+
+    @property
+    def fields(self) -> dict[str, int]:
+        """Descriptor fields of a product by it."""
+        tiles, spans = self.tiles.shape[:2]
+        sizes = {"tile_bytes": self.tile_bytes, "tiles": tiles, "spans": spans}
+        return sizes | {"product": product_address(self.kind)}
+
+
+def line_aligned(shape: tuple[int, ...], fill: int = 0) -> NDArray[np.uint8]:
+    """uint8 of `shape` on a cache line border."""
+    size = int(np.prod(shape))
+    memory = np.full(size + 64, fill, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].reshape(shape)
+
+
+def random_matrix(kind: str, rows: int, columns: int, seed: int = 0) -> Matrix:
+    """Codes over the whole range of the kind, or normal floats."""
+    rng = np.random.default_rng([seed, rows, columns])
+    tiles = line_aligned((padded_rows(rows) // ROWS, padded(columns) // SPAN, KINDS[kind].span_bytes))
+    assert tiles.nbytes == packed_bytes(kind, rows, columns)
+    if KINDS[kind].quantised:
+        return Matrix(kind, _fill_codes(kind, rows, columns, rng, tiles), tiles)
+    values = rng.standard_normal((rows, columns), np.float32)
+    bits: NDArray[np.generic] = values.view(np.uint32)
+    if kind == "f16":
+        bits = values.astype(np.float16).view(np.uint16)
+        values = bits.view(np.float16).astype(np.float32)
+    elif kind == "bf16":
+        bits = (values.view(np.uint32) >> 16).astype(np.uint16)
+        values = (bits.astype(np.uint32) << 16).view(np.float32)
+    pack_floats(bits, tiles)
+    return Matrix(kind, values, tiles)
+
+
+def _fill_codes(kind: str, rows: int, columns: int, rng: np.random.Generator, tiles: NDArray[np.uint8]) -> Array:
+    """Whole groups of random codes; a last group that is not whole ends in columns that x has as zeros."""
+    groups = -(-columns // GROUP)
+    scales = rng.uniform(-0.1, 0.1, (rows, groups)).astype(np.float16)
+    minima = rng.uniform(-1, 1, (rows, groups)).astype(np.float16)
+    pack_headers(scales, 0, tiles)
+    if kind == "q8":
+        codes = rng.integers(0, 256, (rows, groups * GROUP)).astype(np.uint8)
+        pack_bytes(codes, groups, GROUP, 0, np.uint32(0), 64, tiles)
+        values = (codes.astype(np.float32) - 128) * np.repeat(scales, GROUP, 1)
+        return np.asarray(values[:, :columns], np.float32)
+    codes = rng.integers(0, 16, (rows, groups, 2, GROUP // 2)).astype(np.uint8)
+    raw = (codes[:, :, 0] | codes[:, :, 1] << 4).reshape(rows, -1)
+    pack_split_nibbles(raw, groups, GROUP // 2, 0, 64 if kind == "q4" else 128, tiles)
+    signed = codes.reshape(rows, -1).astype(np.float32) - (8 if kind == "q4" else 0)
+    values = signed * np.repeat(scales, GROUP, 1)
+    if kind == "q4m":
+        pack_headers(minima, 64, tiles)
+        values += np.repeat(minima, GROUP, 1)
+    return np.asarray(values[:, :columns], np.float32)
+
+
+def random_rows(count: int, columns: int, seed: int = 0) -> Array:
+    return np.random.default_rng([seed, columns]).standard_normal((count, columns), np.float32)
+
+
+def records(x: Array, quantised: bool) -> NDArray[np.uint8]:
+    """The activation records of rows x, in the form that a matrix reads."""
+    out = line_aligned((len(x), record_bytes(x.shape[1], quantised)))
+    for row, record in zip(x, out, strict=True):
+        if quantised:
+            with np.errstate(invalid="ignore"):  # codes of what is not finite do not matter: the scale shows it
+                parts = np.concatenate([part.view(np.uint8) for part in quantise(row)])
+        else:
+            parts = row.view(np.uint8)
+        record[: parts.size] = parts
+    return out
+
+
+def multiply(
+    matrix: Matrix,
+    x: Array,
+    *,
+    threads: int = 1,
+    bias: Array | None = None,
+    onto: Array | None = None,
+    clamp: float = np.inf,
+    chunk: int = 2,
+) -> Array:
+    """`linear` on rows x [T, columns]: [T, rows]. What lies beyond the padded rows must stay as it is."""
+    rows = len(matrix.values)
+    width = padded_rows(rows)
+    form = records(x, matrix.quantised)
+    out = np.full((len(x), width + 16), 7, np.float32)
+    if onto is not None:
+        out[:, :rows] = onto
+    biases = np.zeros(width, np.float32)
+    if bias is not None:
+        biases[:rows] = bias
+    fields = {"x": form, "x_stride": form.strides[0], "w": matrix.tiles, "chunk": chunk, "out": out, **matrix.fields}
+    fields |= {"out_stride": out.strides[0], "bias": biases, "add": int(onto is not None), "low": -float(clamp)}
+    fields |= {"high": float(clamp), "count_slot": N_TOKENS, "per_token": 1}
+    fields["scratch"] = line_aligned((threads, SCRATCH_BYTES), 0xFF)
+    run_op(linear, LINEAR_FIELDS, fields, step={N_TOKENS: len(x)}, threads=threads)
+    assert (out[:, width:] == 7).all()
+    return out[:, :rows]
+
+
+@dataclass(frozen=True)
+class Bank:
+    """One gate, up and down matrix per expert: gate, up [inner, hidden], down [hidden, inner]."""
+
+    gate: list[Matrix]
+    up: list[Matrix]
+    down: list[Matrix]
+
+    @classmethod
+    def random(cls, experts: int, hidden: int, inner: int, kinds: tuple[str, str, str]) -> "Bank":
+        shapes = ((inner, hidden), (inner, hidden), (hidden, inner))
+        return cls(
+            *(
+                [random_matrix(kind, *shape, seed=10 * part + expert) for expert in range(experts)]
+                for part, (kind, shape) in enumerate(zip(kinds, shapes, strict=True))
+            )
+        )
+
+
+def run_experts(
+    bank: Bank, x: Array, ids: NDArray[np.int64], *, threads: int = 1
+) -> tuple[NDArray[np.uint8], Array, NDArray[np.int64]]:
+    """Both expert ops for tokens x [T, hidden] with choices ids [T, K].
+
+    Returns the inner records and the outputs [T*K, hidden], both in expert order, and the place of each pair.
+    """
+    experts, top_k = len(bank.gate), ids.shape[1]
+    offsets, order, position, active = group(ids, experts)
+    gate, up, down = bank.gate[0], bank.up[0], bank.down[0]
+    inner, hidden = gate.values.shape
+    form = records(x, gate.quantised)
+    between = line_aligned((order.size, record_bytes(inner, down.quantised)))
+    outs = np.full((order.size, padded_rows(hidden) + 16), 7, np.float32)
+    table, second, third = (
+        np.array([m.tiles.ctypes.data for m in part], np.int64) for part in (bank.gate, bank.up, bank.down)
+    )
+    shared = {
+        "offsets": offsets, "order": order, "active": active, "num_active": np.array([active.size]), "top_k": top_k,
+        "scratch": line_aligned((threads, SCRATCH_BYTES), 0xFF), "chunk": 4,
+    }  # fmt: skip
+    first = {
+        "x": form, "x_stride": form.strides[0], "table": table, "out": between, "out_stride": between.strides[0],
+        "second_product": product_address(up.kind), "second_table": second, "second_tile_bytes": up.tile_bytes,
+        "out_quantised": int(down.quantised),
+        "out_columns": padded(inner), **gate.fields,
+    }  # fmt: skip
+    run_op(expert_gate_up, EXPERT_FIELDS, shared | first, step={N_TOKENS: len(x)}, threads=threads)
+    last = {"x": between, "x_stride": between.strides[0], "table": third, "out": outs, "out_stride": outs.strides[0]}
+    run_op(expert_down, EXPERT_FIELDS, shared | last | down.fields, step={N_TOKENS: len(x)}, threads=threads)
+    assert (outs[:, padded_rows(hidden) :] == 7).all()
+    return between, outs[:, :hidden], position
