@@ -8,6 +8,7 @@ from .errors import ContextLengthError, InvalidRequestError
 from .inbox import Inbox
 from .mailbox import Mailbox
 from .messages import FinishReason, Submit
+from .request import SamplingParams
 from .status import EngineStats
 
 
@@ -66,6 +67,7 @@ class EngineClient:
             raise InvalidRequestError(
                 f"the prompt holds a token id outside the vocabulary; ids run from 0 to {self.vocab_size - 1}", "prompt"
             )
+        self._check_stop_ids(submit.sampling)
         for token, bias in submit.sampling.logit_bias:
             if not 0 <= token < self.vocab_size or not math.isfinite(bias):
                 raise InvalidRequestError(
@@ -73,3 +75,15 @@ class EngineClient:
                     "and a bias is a finite number",
                     "logit_bias",
                 )
+
+    def _check_stop_ids(self, sampling: SamplingParams) -> None:
+        ids = sampling.stop_token_ids
+        if ids and not 0 <= min(ids) <= max(ids) < self.vocab_size:
+            raise InvalidRequestError(
+                f"stop_token_ids holds an id outside the vocabulary; ids run from 0 to {self.vocab_size - 1}",
+                "stop_token_ids",
+            )
+        if sampling.min_tokens and len(ids) == self.vocab_size:
+            raise InvalidRequestError(
+                "stop_token_ids holds the whole vocabulary, so min_tokens leaves no token to choose", "min_tokens"
+            )

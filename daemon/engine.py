@@ -198,6 +198,8 @@ class Engine:
         for request_id, row in zip(sampled, logits, strict=True):
             try:
                 token, token_logprobs = self._requests[request_id].sampler.sample(row)
+                if not 0 <= token < row.size:  # would fail the next step, and with it every request in it
+                    raise RuntimeError(f"the sampler chose token {token} of {row.size}")
             except Exception as error:
                 logger.exception("sampling failed for %s", request_id)
                 self._fail(request_id, EngineError(f"sampling failed: {error}"))

@@ -23,6 +23,7 @@ _SHORT_NUCLEUS = 256  # top_p mostly keeps fewer tokens than this; only flat dis
 _BUCKETS = 2048  # of a flat distribution's nucleus, each 1 / _BUCKETS_PER_UNIT of log-probability wide
 _BUCKETS_PER_UNIT = 32
 _WORD = 2**64 - 1
+_COLDEST = np.finfo(np.float32).tiny  # a temperature that float32 rounds to zero must not divide by it
 
 
 class Sampler:
@@ -48,7 +49,7 @@ class Sampler:
         """The next token from its float32 logits [vocab], which are not changed, and its log-probabilities if wanted.
 
         Log-probabilities are the log-softmax of the logits as the model gave them, before any rule above.
-        Raises EngineError if a logit is NaN or infinite.
+        Raises EngineError if a logit is NaN or infinite, or if the rules leave no token to choose.
         """
         best = int(logits.argmax())  # the first NaN if there is one, else the best value's lowest id
         if not (np.isfinite(logits[best]) and np.isfinite(logits.min())):
@@ -79,6 +80,8 @@ class Sampler:
             self._penalise(scores)
         if masked:
             scores[self._stop[self._stop < scores.size]] = -np.inf
+        if not np.isfinite(scores.max()):
+            raise EngineError(f"the sampling rules leave no token to choose for output token {self._index}")
         return scores
 
     def _penalise(self, scores: Floats) -> None:
@@ -101,7 +104,8 @@ class Sampler:
         params = self._params
         with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to -inf, which is right
             scaled = scores - scores.max()
-            scaled /= np.float32(params.temperature)  # in place, as below: fresh pages cost more than the arithmetic
+            # In place, as below: fresh pages cost more than the arithmetic.
+            scaled /= max(np.float32(params.temperature), _COLDEST)
         uniform = _uniform(self._seed, self._index)
         ids: Ints | None = None
         if 0 < params.top_k < scaled.size:

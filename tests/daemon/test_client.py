@@ -245,6 +245,9 @@ def test_a_message_for_an_ended_request_is_dropped():
         (submit(prompt=(1, -1)), InvalidRequestError, "ids run from 0 to 9"),
         (submit(logit_bias=((10, 1.0),)), InvalidRequestError, "token 10 the bias 1.0"),
         (submit(logit_bias=((1, float("nan")),)), InvalidRequestError, "bias nan"),
+        (submit(stop_token_ids=frozenset({10})), InvalidRequestError, "stop_token_ids.*0 to 9"),
+        (submit(stop_token_ids=frozenset({2**64})), InvalidRequestError, "stop_token_ids.*0 to 9"),
+        (submit(stop_token_ids=frozenset(range(10)), min_tokens=1), InvalidRequestError, "leaves no token to choose"),
     ],
 )
 def test_a_bad_request_is_refused_before_it_is_queued(bad, error, text):

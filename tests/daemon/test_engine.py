@@ -18,6 +18,7 @@ from isotherm.daemon.kv_cache import BlockPool
 from isotherm.daemon.mailbox import Mailbox
 from isotherm.daemon.messages import Failed, Finished, FromEngine, Submit, Token
 from isotherm.daemon.request import SamplingParams
+from isotherm.daemon.sampler import Sampler
 from isotherm.daemon.scheduler import Scheduler
 from support.fake_runner import FakeRunner
 
@@ -57,6 +58,13 @@ class PoisonRunner(FakeRunner):
             if name == "bad":
                 logits[row] = np.nan
         return logits
+
+
+class WildSampler(Sampler):
+    """Chooses a token beyond the vocabulary for the request with seed 13."""
+
+    def sample(self, logits):
+        return (logits.size, None) if self._seed == 13 else super().sample(logits)
 
 
 def make_engine(runner: FakeRunner | None = None, *, max_failures: int = 3, **limits) -> Engine:
@@ -259,6 +267,18 @@ def test_broken_logits_fail_only_their_own_request():
         bad, good = client.submit(request("bad")), client.submit(request("good", (4, 5)))
         end = messages_of(bad)[-1]
         assert isinstance(end, Failed) and isinstance(end.error, EngineError) and "NaN" in str(end.error)
+        assert tokens_of(messages_of(good)) == FakeRunner().greedy((4, 5), 5)
+        assert_nothing_left(engine)
+        assert engine.stats().failed_steps == 0
+
+
+def test_a_token_outside_the_vocabulary_fails_only_its_own_request(monkeypatch):
+    """The step that it would be part of fails all requests in it."""
+    monkeypatch.setattr("isotherm.daemon.engine.Sampler", WildSampler)
+    engine = make_engine()
+    with running(engine) as client:
+        wild, good = client.submit(request("wild", seed=13)), client.submit(request("good", (4, 5)))
+        assert "token 64 of 64" in str(messages_of(wild)[-1].error)
         assert tokens_of(messages_of(good)) == FakeRunner().greedy((4, 5), 5)
         assert_nothing_left(engine)
         assert engine.stats().failed_steps == 0

@@ -197,10 +197,18 @@ def test_equal_scores_at_the_border_of_top_k_go_to_the_lower_ids():
     assert set(np.flatnonzero(drawn)) == {0, 1, 2}
 
 
-def test_a_tiny_temperature_is_greedy():
+@pytest.mark.parametrize("temperature", [1e-30, 1e-40, 1e-300])
+def test_a_tiny_temperature_is_greedy(temperature):
+    """float32 rounds the last one to zero."""
     logits = logits_of(5, 1000, 10.0)
-    token, _ = Sampler(params(temperature=1e-30), ()).sample(logits)
+    token, _ = Sampler(params(temperature=temperature), ()).sample(logits)
     assert token == logits.argmax()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_rules_that_leave_no_token_are_an_error(temperature):
+    with pytest.raises(EngineError, match="leave no token"):
+        Sampler(params(temperature=temperature, min_tokens=1), (), stop_ids=[0, 1, 2]).sample(row(1, 2, 3))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
