@@ -25,6 +25,7 @@ from ..daemon.errors import EngineError, InvalidRequestError, OverloadedError, R
 logger = logging.getLogger(__name__)
 
 ENGINE_RETRY_AFTER = 5.0
+_MAX_ECHO = 1000  # characters of a text that may repeat what the client sent
 
 
 class ApiError(Exception):
@@ -85,7 +86,12 @@ def error_body(error: Exception) -> dict[str, Any]:
     else:
         message = str(error)
     code = getattr(error, "code", None) or kind.code
-    return {"error": {"message": message, "type": kind.type, "param": getattr(error, "param", None), "code": code}}
+    param: str | None = getattr(error, "param", None)
+    return {"error": {"message": _cut(message), "type": kind.type, "param": param and _cut(param), "code": code}}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_ECHO else f"{text[:_MAX_ECHO]}..."
 
 
 def error_response(error: Exception) -> Response:

@@ -18,7 +18,7 @@ from . import sampling
 from .endpoint import answer, head, usage_fields
 from .fields import FieldNotes
 from .logprobs import completion_logprobs
-from .prompts import Prompt, read_prompts
+from .prompts import Prompt, list_prompts, read_prompt
 from .schemas import CompletionRequest
 
 _DEFAULT_MAX_TOKENS = 16
@@ -46,8 +46,9 @@ def prepare_completion(service: Service, notes: FieldNotes, raw: bytes, tenant: 
     if body.echo and body.logprobs is not None:
         raise InvalidRequestError("echo with logprobs is not supported: prompts have no log-probabilities", "echo")
     include_usage = body.include_usage
-    prompts = read_prompts(service, body.prompt)
-    n = sampling.choices_per_prompt(body, service, len(prompts))
+    values = list_prompts(body.prompt)
+    n = sampling.choices_per_prompt(body, service, len(values))  # before a million of them are encoded
+    prompts = [read_prompt(service, value) for value in values]
     pairs = [(prompt.ids, _params(service, body, prompt)) for prompt in prompts]
     echoes = [prompt.text if body.echo else "" for prompt in prompts for _ in range(n)]
     return Job(

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...daemon.errors import ContextLengthError, InvalidRequestError
 from ..service import Service
+from .sampling import room_for
 
 _MAX_CHARS_PER_TOKEN = 64  # on average over a whole prompt; far above any real text
 
@@ -18,9 +19,17 @@ class Prompt:
     text: str
 
 
-def read_prompts(service: Service, value: Any) -> list[Prompt]:
-    """The prompts of a request. Raises InvalidRequestError, or ContextLengthError before a hopeless one is encoded."""
-    return [_read_prompt(service, each) for each in _as_list(value)]
+def read_prompt(service: Service, value: str | list[int]) -> Prompt:
+    """One of `list_prompts`. Raises InvalidRequestError, or ContextLengthError before a hopeless one is worked on."""
+    if isinstance(value, str):
+        return Prompt(encode(service, value, "prompt", add_special=True), value)
+    room_for(service, value, None, None, "prompt")
+    foreign = next((token for token in value if not 0 <= token < service.vocab_size), None)
+    if foreign is not None:
+        raise InvalidRequestError(
+            f"prompt holds the token id {foreign}; ids must lie below {service.vocab_size}", "prompt"
+        )
+    return Prompt(tuple(value), service.tokenizer.decode(value))
 
 
 def encode(service: Service, text: str, param: str, *, add_special: bool) -> tuple[int, ...]:
@@ -36,7 +45,8 @@ def encode(service: Service, text: str, param: str, *, add_special: bool) -> tup
     return ids
 
 
-def _as_list(value: Any) -> list[Any]:
+def list_prompts(value: Any) -> list[Any]:
+    """The texts and lists of token ids in the prompt field, which may be many. Raises InvalidRequestError."""
     if isinstance(value, str) or _is_ids(value):
         return [value]
     if isinstance(value, list) and value and (_all(value, str) or all(_is_ids(each) for each in value)):
@@ -52,14 +62,3 @@ def _is_ids(value: Any) -> bool:
 
 def _all(values: Sequence[Any], kind: type) -> bool:
     return all(type(each) is kind for each in values)  # a bool is no token id
-
-
-def _read_prompt(service: Service, value: str | list[int]) -> Prompt:
-    if isinstance(value, str):
-        return Prompt(encode(service, value, "prompt", add_special=True), value)
-    foreign = next((token for token in value if not 0 <= token < service.vocab_size), None)
-    if foreign is not None:
-        raise InvalidRequestError(
-            f"prompt holds the token id {foreign}; ids must lie below {service.vocab_size}", "prompt"
-        )
-    return Prompt(tuple(value), service.tokenizer.decode(value))

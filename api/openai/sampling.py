@@ -12,6 +12,7 @@ from ..service import Service
 from .schemas import CompletionFields
 
 _MAX_STOP_STRINGS = 64
+_MAX_STOP_CHARACTERS = 4096  # of all together: each choice prepares and carries a matcher for every one
 _MAX_LOGIT_BIAS = 100.0
 
 
@@ -77,6 +78,11 @@ def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
     texts = (stop,) if isinstance(stop, str) else tuple(stop or ())
     if len(texts) > _MAX_STOP_STRINGS:
         raise InvalidRequestError(f"stop has {len(texts)} strings; at most {_MAX_STOP_STRINGS} are allowed", "stop")
+    length = sum(map(len, texts))
+    if length > _MAX_STOP_CHARACTERS:
+        raise InvalidRequestError(
+            f"stop has {length} characters in all; at most {_MAX_STOP_CHARACTERS} are allowed", "stop"
+        )
     return texts
 
 
@@ -107,10 +113,10 @@ def choices_per_prompt(body: CompletionFields, service: Service, num_prompts: in
 def submits(
     service: Service, prompts: Sequence[tuple[tuple[int, ...], SamplingParams]], n: int, cache_salt: str
 ) -> tuple[Submit, ...]:
-    """`n` children of each prompt, prompt by prompt. Child k draws from seed + k, so that they differ."""
+    """`n` children of each prompt, prompt by prompt. Child k draws from seed + k, modulo 2^64, so that they differ."""
     name = uuid.uuid4().hex
     children = [
-        (prompt, sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + k))
+        (prompt, sampling if sampling.seed is None else replace(sampling, seed=(sampling.seed + k) % 2**64))
         for prompt, sampling in prompts
         for k in range(n)
     ]

@@ -119,7 +119,7 @@ def _bind(config: Config) -> socket.socket:
 
 def _run(config: Config, digests: frozenset[bytes], listener: socket.socket, state: "_State") -> None:
     from ...api.app import create_app
-    from ...api.service import Service
+    from ...api.service import Limits, Service
     from ...experts.errors import ModelError
     from ..assembly import assemble
     from ..memory import MemoryPlanError
@@ -142,6 +142,7 @@ def _run(config: Config, digests: frozenset[bytes], listener: socket.socket, sta
         metrics=assembly.engine.metrics,
         status=assembly.status,
         api_keys=digests,
+        limits=Limits(max_choices=min(Limits().max_choices, config.max_queued)),  # more could never be queued
     )
     logger.info("loaded %s in %.1f s", config.model_id, assembly.load_s)
     try:

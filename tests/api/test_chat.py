@@ -197,6 +197,7 @@ def test_unfinished_character_is_replaced_once() -> None:
         ({"min_tokens": 5, "max_tokens": 2}, "min_tokens"),
         ({"stop": [""]}, "stop"),
         ({"stop": ["x"] * 65}, "stop"),
+        ({"stop": ["x" * 2049] * 2}, "stop"),
         ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
         ({"logit_bias": {"258": 1}}, "logit_bias"),
         ({"logit_bias": {"word": 1}}, "logit_bias"),
@@ -314,3 +315,18 @@ def test_infinite_logprob_of_the_chosen_token_is_a_number() -> None:
 def test_script_sees_the_prompt() -> None:
     service = make_service(ScriptedEngine(by_prompt({"user: hello\n": "a", "user: bye\n": "b"})))
     assert chat(service, "bye").json()["choices"][0]["message"]["content"] == "b"
+
+
+def test_a_template_argument_may_have_any_name() -> None:
+    assert chat(make_service(), chat_template_kwargs={"self": 1, "kwargs": 2}).status_code == 200
+
+
+def test_seeds_of_choices_wrap_around() -> None:
+    service = make_service()
+    chat(service, n=3, seed=2**64 - 1)
+    assert [submit.sampling.seed for submit in service.client.submitted] == [2**64 - 1, 0, 1]
+
+
+def test_an_error_repeats_only_the_beginning_of_what_was_sent() -> None:
+    for fields in ({"model": "x" * 10**6}, {"logit_bias": {"x" * 10**6: "a"}}):
+        assert len(chat(make_service(), **fields).content) < 5000

@@ -134,3 +134,9 @@ def test_usage_of_a_stream_sums_all_prompts() -> None:
 def test_echo_of_ids_shows_no_control_tokens() -> None:
     text = complete(make_service("!"), [BOS, 97], echo=True).json()["choices"][0]["text"]
     assert text == ByteTokenizer().decode([97]) + "!"
+
+
+@pytest.mark.parametrize(("prompt", "param"), [(["a"] * 129, "n"), ([[1]] * 129, "n"), ([1] * 1000, "prompt")])
+def test_prompts_that_are_too_many_or_too_long_are_refused_before_work_goes_into_them(prompt: Any, param: str) -> None:
+    response = complete(make_service(tokenizer=None), prompt)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
