@@ -16,7 +16,7 @@ from ..simd import Emit, Value, f32, f32x16, i8, i8x64, i32, i32x16, i64, micro_
 _VECTORS = GROUP // 4  # of 16 rows x 4 columns in a group
 
 
-# With few tokens the hardware's own prefetch reads faster; with more, arithmetic hides the distance from it, and weights
+# With few tokens the hardware prefetches best; with more, arithmetic hides from it what comes next, and weights
 # fresh from memory ran at 210 of 350 GOPS without this (T = 8, q4).
 _BUSY, _AHEAD = 4, 4608
 
