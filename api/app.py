@@ -22,7 +22,7 @@ def create_app(service: Service) -> FastAPI:
     for kind in HANDLED:
         app.add_exception_handler(kind, handle_error)
     # The last one added is the outermost.
-    app.add_middleware(BodyLimit, limit=service.limits.max_body)
+    app.add_middleware(BodyLimit, limits=service.limits)
     app.add_middleware(ApiKeys, digests=service.api_keys)
     app.add_middleware(SafetyNet)
     app.add_middleware(RequestId)

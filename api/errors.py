@@ -5,7 +5,8 @@ Besides the daemon's errors these are raised here:
 ApiError(Exception)
 ├── InvalidApiKeyError      401, no or a wrong key
 ├── UnknownModelError       404, a model that is not served
-└── BodyTooLargeError       413, the body exceeds the limit
+├── BodyTooLargeError       413, the body exceeds the limit
+└── BodyTimeoutError        408, the body did not come in time
 """
 
 import logging
@@ -48,6 +49,10 @@ class BodyTooLargeError(ApiError):
     """The request body exceeds the limit."""
 
 
+class BodyTimeoutError(ApiError):
+    """The request body did not come in time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """Status and names under which a class of errors is reported."""
@@ -63,6 +68,7 @@ _KINDS: dict[type[Exception], Kind] = {
     InvalidApiKeyError: Kind(401, "authentication_error", "invalid_api_key"),
     UnknownModelError: Kind(404, "invalid_request_error", "model_not_found"),
     BodyTooLargeError: Kind(413, "invalid_request_error", "request_too_large"),
+    BodyTimeoutError: Kind(408, "invalid_request_error", "request_timeout"),
     OverloadedError: Kind(429, "rate_limit_error", "rate_limit_exceeded"),
     EngineError: Kind(503, "service_unavailable_error", "engine_unavailable"),
 }
@@ -97,13 +103,13 @@ def _cut(text: str) -> str:
 def error_response(error: Exception) -> Response:
     """The error as a response, with the headers by which clients decide whether to try again."""
     status = kind_of(error).status
-    headers = {"x-should-retry": "true" if status in (429, 503) else "false"}
+    headers = {"x-should-retry": "true" if status in (408, 429, 503) else "false"}
     if isinstance(error, OverloadedError | EngineError):
         wait = error.retry_after if isinstance(error, OverloadedError) else ENGINE_RETRY_AFTER
         headers["retry-after"] = str(max(1, math.ceil(wait)))
     if isinstance(error, InvalidApiKeyError):
         headers["www-authenticate"] = "Bearer"
-    if isinstance(error, BodyTooLargeError):
+    if isinstance(error, BodyTooLargeError | BodyTimeoutError):
         headers["connection"] = "close"  # the rest of the body will not be read
     if isinstance(error, HTTPException) and error.headers:
         headers.update(error.headers)

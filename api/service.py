@@ -14,11 +14,14 @@ from ..daemon.tokenizer import Tokenizer
 class Limits:
     """Bounds on what one client may take. Sizes in bytes, times in seconds.
 
+    max_body: of one request; max_bodies: of all that are open. body_timeout: how long a client may take to send one.
     max_choices: completions of one request, over all its prompts. ping_interval: longest silence of a stream.
     write_timeout: how long a client may leave a full connection unread before its request is aborted.
     """
 
-    max_body: int = 32 * 2**20
+    max_body: int = 8 * 2**20
+    max_bodies: int = 64 * 2**20
+    body_timeout: float = 60.0
     max_choices: int = 128
     ping_interval: float = 10.0
     write_timeout: float = 60.0

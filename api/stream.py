@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import orjson
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from ..daemon.messages import Submit, Token, Usage
 from .errors import error_body, kind_of
@@ -141,12 +141,14 @@ class Exchange(Response):
 
     async def _whole(self, generation: Generation, scope: Scope, receive: Receive, send: Send) -> None:
         body = await collect(generation, self.job, self.service.limits.ping_interval)
-        await Response(body, media_type="application/json")(scope, receive, send)
+        response = Response(body, media_type="application/json")
+        await self._send(send, {"type": "http.response.start", "status": 200, "headers": response.raw_headers})
+        await self._send_body(send, body, more=False)
 
     async def _stream(self, generation: Generation, scope: Scope, _receive: Receive, send: Send) -> None:
         headers = Response(headers=_SSE_HEADERS, media_type="text/event-stream").raw_headers
         headers = [(name, value) for name, value in headers if name != b"content-length"]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._send(send, {"type": "http.response.start", "status": 200, "headers": headers})
         frames = events(generation, self.job, self.service.limits.ping_interval, scope["state"]["request_id"])
         async with aclosing(frames):
             async for data in frames:
@@ -154,12 +156,19 @@ class Exchange(Response):
         await self._send_body(send, b"", more=False)
 
     async def _send_body(self, send: Send, data: bytes, *, more: bool) -> None:
+        await self._send(send, {"type": "http.response.body", "body": data, "more_body": more})
+
+    async def _send(self, send: Send, message: Message) -> None:
         try:
             async with asyncio.timeout(self.service.limits.write_timeout):
-                await send({"type": "http.response.body", "body": data, "more_body": more})
+                await send(message)
         except TimeoutError:
             raise ClientGone(f"the client read nothing for {self.service.limits.write_timeout} s") from None
         except OSError as error:  # how servers of ASGI 2.4 report a closed connection
+            raise ClientGone(f"the client left: {error}") from error
+        except RuntimeError as error:  # how uvloop reports it, until its server has noticed
+            if "closed" not in str(error):
+                raise
             raise ClientGone(f"the client left: {error}") from error
 
 

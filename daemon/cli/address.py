@@ -2,6 +2,8 @@
 
 import socket
 
+_UNREAD_MS = 120_000  # longer than the HTTP side waits for the client of a stream
+
 
 class BindError(OSError):
     """The address cannot be listened on; the message says why."""
@@ -16,6 +18,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _give_up_dead_clients(listener)
             listener.bind(address)
         except OSError:
             listener.close()
@@ -23,3 +26,10 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise BindError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
     return listener
+
+
+def _give_up_dead_clients(listener: socket.socket) -> None:
+    """Let the system end a connection whose client is gone, or takes nothing of what it is sent for too long."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)

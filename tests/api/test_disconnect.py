@@ -13,6 +13,7 @@ import pytest
 from isotherm.api.app import create_app
 from isotherm.api.service import Limits
 from isotherm.daemon.errors import OverloadedError
+from starlette.types import Message
 from support.api_service import CHAT, make_service, serving, wait_until
 from support.scripted_engine import HANG, ByteTokenizer, ScriptedEngine, Step, says
 
@@ -123,6 +124,25 @@ def test_leaving_in_the_body_submits_nothing(caplog: pytest.LogCaptureFixture) -
         assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
     assert engine.submitted == []
     assert "failed" not in caplog.text
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_connection_that_the_event_loop_has_closed_already_is_no_failure(stream: bool) -> None:
+    """uvloop raises RuntimeError between its close and the server's notice of it."""
+    service = make_service("Hi")
+    body = orjson.dumps({"messages": MESSAGES, "stream": stream})
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        return messages.pop() if messages else await asyncio.Event().wait()
+
+    async def send(message: Message) -> None:
+        raise RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
+
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": CHAT, "raw_path": CHAT.encode(), "query_string": b""}
+    asyncio.run(create_app(service)({**scope, "headers": headers}, receive, send))
+    assert not service.client.open
 
 
 class BlockedTokenizer(ByteTokenizer):

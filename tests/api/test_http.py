@@ -9,10 +9,12 @@ from fastapi.exceptions import RequestValidationError
 from isotherm.api.app import create_app
 from isotherm.api.auth import key_digest
 from isotherm.api.errors import error_response, handle_error
+from isotherm.api.middleware import BodyLimit
 from isotherm.api.service import Limits, Service
 from isotherm.daemon.errors import EngineError, OverloadedError
 from isotherm.daemon.status import EngineStats
 from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
 from support.api_service import CHAT, MODEL, call, chat, complete, make_service
 from support.scripted_engine import ScriptedEngine
 
@@ -115,6 +117,47 @@ def test_undeclared_size_over_the_limit_is_413() -> None:
 
     headers = {"content-type": "application/json"}
     assert call(small_bodies(), "POST", CHAT, content=body(), headers=headers).status_code == 413
+
+
+def test_a_body_that_does_not_come_in_time_is_408() -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(30)
+
+    service = make_service(limits=Limits(body_timeout=0.05))
+    response = call(service, "POST", CHAT, content=body(), headers={"content-type": "application/json"})
+    assert (response.status_code, response.json()["error"]["code"]) == (408, "request_timeout")
+    assert (response.headers["connection"], response.headers["x-should-retry"]) == ("close", "true")
+
+
+def test_the_bodies_of_open_requests_share_a_bound() -> None:
+    """What a request holds is given back when it ends, also when it is refused."""
+    scope = {"type": "http", "headers": []}
+    part = {"type": "http.request", "body": b"x" * 60, "more_body": False}
+
+    async def receive() -> Message:
+        return part
+
+    async def send(message: Message) -> None: ...
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await scope["then"]()
+
+    limit = BodyLimit(app, Limits(max_bodies=100))
+
+    async def nothing() -> None: ...
+
+    async def a_second_one() -> None:
+        with pytest.raises(OverloadedError):
+            await limit({**scope, "then": nothing}, receive, send)
+
+    async def run() -> None:
+        for _ in range(2):
+            await limit({**scope, "then": a_second_one}, receive, send)
+        await limit({**scope, "then": nothing}, receive, send)
+
+    asyncio.run(run())
 
 
 def test_overload_tells_when_to_come_back() -> None:

@@ -1,6 +1,7 @@
 """DaemonServer on a real engine over a fake model: how it ends."""
 
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -96,6 +97,16 @@ def test_failed_engine_ends_the_server() -> None:
             (*_, end) = served.engine.client.submit(make_submit(name, [1, 2]))
             assert isinstance(end, Failed)
         assert served.join() == ExitCode.ENGINE
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="a setting of Linux")
+def test_connections_of_clients_that_read_nothing_end() -> None:
+    """What was sent, or waits to be, may stay unread only so long: the system then closes the connection."""
+    with bind("127.0.0.1", 0) as listener:
+        listener.listen()
+        with socket.create_connection(listener.getsockname()), listener.accept()[0] as connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 120_000
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
 
 
 def test_address_in_use_is_a_bind_error() -> None:
