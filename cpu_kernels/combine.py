@@ -13,6 +13,7 @@ from .simd import Emit, Value, f32, f32x16, i64, micro_kernel
 
 FIELDS = ("x", "x_stride", "n", "outs", "outs_stride", "top_k", "position", "weights", "gate", "gate_stride")
 (X, X_STRIDE, N, OUTS, OUTS_STRIDE, TOP_K, POSITION, WEIGHTS, GATE, GATE_STRIDE) = slots(FIELDS)
+ROUNDING = np.float32(1e-6)  # of the sum of weights that were made to add up to one
 UNROLL = 4  # vectors of 16 columns that share the loop over the experts
 
 
@@ -38,19 +39,30 @@ def _add_columns(
     top_k: Value,
     position: Value,
     weights: Value,
+    whole_weight: Value,
     gate: Value,
 ) -> None:
-    """x[n] += gate * (sum over the choices of weight * row `position` of outs)."""
+    """x[n] += gate * (sum over the choices of weight * row `position` of outs); whole_weight: the weights' sum.
+
+    Computed as whole_weight * last + sum of weight * (row - last): experts that agree give exactly what one gives.
+    """
     row, source, places, scale = e.pointer(x), e.pointer(outs), e.pointer(position), e.splat(gate)
+    others = e.b.sub(top_k, e.const(1))
 
     def total(offset: Value, vectors: int, load: Any) -> list[Value]:
-        def choice(index: Value, sums: list[Value]) -> list[Value]:
+        def rows_of(index: Value) -> list[Value]:
             place = e.load(i64, places, e.b.shl(index, e.const(3)), 8)
             at = e.b.add(e.b.mul(place, stride), offset)
-            weight = e.splat(_weight(e, weights, index))
-            return [e.fma(weight, load(e.at(source, 64 * i), at), acc) for i, acc in enumerate(sums)]
+            return [load(e.at(source, 64 * i), at) for i in range(vectors)]
 
-        return e.loop(top_k, [e.zero()] * vectors, choice)
+        last = rows_of(others)
+
+        def choice(index: Value, sums: list[Value]) -> list[Value]:
+            weight = e.splat(_weight(e, weights, index))
+            triples = zip(rows_of(index), last, sums, strict=True)
+            return [e.fma(weight, e.b.fsub(row, final), acc) for row, final, acc in triples]
+
+        return e.loop(others, [e.b.fmul(e.splat(whole_weight), final) for final in last], choice)
 
     def whole(index: Value, _: list[Value]) -> list[Value]:
         offset = e.b.shl(index, e.const(8))
@@ -85,6 +97,12 @@ def combine(d: Any, step: Any, worker: int) -> None:
         gate = np.float32(1)
         if d[GATE] != 0:
             gate = np.float32(1) / (np.float32(1) + exp_of(-read_f32(d[GATE] + token * d[GATE_STRIDE])))
-        weights = 0 if d[WEIGHTS] == 0 else d[WEIGHTS] + 4 * token * top_k
-        position = d[POSITION] + 8 * token * top_k
-        _add_columns(d[X] + token * d[X_STRIDE], d[N], d[OUTS], d[OUTS_STRIDE], top_k, position, weights, gate)
+        weights, whole_weight = 0, np.float32(top_k)
+        if d[WEIGHTS] != 0:
+            weights, whole_weight = d[WEIGHTS] + 4 * token * top_k, np.float32(0)
+            for choice in range(top_k):
+                whole_weight += read_f32(weights + 4 * choice)
+            if abs(whole_weight - np.float32(1)) < ROUNDING:
+                whole_weight = np.float32(1)
+        x, position = d[X] + token * d[X_STRIDE], d[POSITION] + 8 * token * top_k
+        _add_columns(x, d[N], d[OUTS], d[OUTS_STRIDE], top_k, position, weights, whole_weight, gate)

@@ -51,3 +51,14 @@ def test_a_token_gets_the_same_bits_alone_and_by_two_threads():
         places = position[4 * token : 4 * token + 4].copy()
         alone = combined(x[token : token + 1], outs, places, weights[token : token + 1].copy())
         np.testing.assert_array_equal(alone[0], together[token])
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 3, 8])
+@pytest.mark.parametrize("n", [17, 576])
+def test_experts_that_agree_give_exactly_what_one_gives(n, top_k):
+    x, one, _, _ = case(200, n, 1)
+    weights = np.random.default_rng(1).random((200, top_k), np.float32)
+    weights /= weights.sum(axis=1, keepdims=True)
+    agreed = np.repeat(one, top_k, axis=0)
+    together = combined(x, agreed, np.arange(200 * top_k), weights)
+    np.testing.assert_array_equal(together, combined(x, one, np.arange(200)))
