@@ -161,15 +161,21 @@ class Exchange(Response):
     async def _send(self, send: Send, message: Message) -> None:
         try:
             async with asyncio.timeout(self.service.limits.write_timeout):
-                await send(message)
+                await self._send_or_wait(send, message)
         except TimeoutError:
             raise ClientGone(f"the client read nothing for {self.service.limits.write_timeout} s") from None
         except OSError as error:  # how servers of ASGI 2.4 report a closed connection
             raise ClientGone(f"the client left: {error}") from error
-        except RuntimeError as error:  # how uvloop reports it, until its server has noticed
+
+    @staticmethod
+    async def _send_or_wait(send: Send, message: Message) -> None:
+        """uvloop closes a connection before its server notices; `unless_gone` ends the wait when that has happened."""
+        try:
+            await send(message)
+        except RuntimeError as error:
             if "closed" not in str(error):
                 raise
-            raise ClientGone(f"the client left: {error}") from error
+            await asyncio.Event().wait()
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

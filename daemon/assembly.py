@@ -19,7 +19,7 @@ from ..experts.model import Model, open_model
 from ..experts.pack import packed_size
 from .budget import StepBudget
 from .chat_template import ChatTemplate
-from .config import Config
+from .config import Config, ConfigError
 from .engine import Engine
 from .events import EventLog
 from .kv_cache import BlockPool
@@ -57,7 +57,12 @@ def default_threads() -> int:
 
 
 def context_of(model: Model, config: Config) -> int:
-    """Tokens of prompt and answer together: what is asked for, else the model's own within reason."""
+    """Tokens of prompt and answer together: what is asked for, else the model's own within reason.
+
+    Raises ConfigError if more is asked for than the model takes.
+    """
+    if config.context is not None and config.context > model.spec.max_context:
+        raise ConfigError(f"--context is {config.context}; this model takes at most {model.spec.max_context} tokens")
     return config.context or min(model.spec.max_context, config.max_default_context)
 
 
@@ -148,7 +153,8 @@ def formats_of(model: Model) -> dict[str, dict[str, Any]]:
 def assemble(config: Config, progress: Progress) -> Assembly:
     """Load a model and put a daemon together.
 
-    Raises ModelError for a model that cannot be served and MemoryPlanError for one that does not fit.
+    Raises ModelError for a model that cannot be served, MemoryPlanError for one that does not fit, and ConfigError for
+    a setting that does not suit it.
     """
     started = time.monotonic()
     model = open_model(config.model or demo_model(progress))

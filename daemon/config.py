@@ -68,7 +68,7 @@ class Config:
 
 def _check_range(name: str, value: float | None, low: float, high: float) -> None:
     if value is not None and not low <= value <= high:  # NaN fails too
-        raise ConfigError(f"--{name} is {value}; it must lie between {low:g} and {high:g}")
+        raise ConfigError(f"--{name} is {value}; it must lie between {low} and {high}")
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -65,10 +65,10 @@ def _told(demand: Demand, left: int) -> int:
         )
     blocks = demand.kv_bytes // demand.block_bytes
     if blocks < demand.context_blocks:
+        shorter = f"--context {blocks * demand.block_size} would fit, or " if blocks else "give it "
         raise MemoryPlanError(
             f"a KV cache of {_gib(demand.kv_bytes)} holds {blocks * demand.block_size} tokens, less than a request of "
-            f"{demand.context}; --context {blocks * demand.block_size} would fit, or "
-            f"--kv-gib {_ceil(demand.context_blocks * demand.block_bytes)}"
+            f"{demand.context}; {shorter}--kv-gib {_ceil(demand.context_blocks * demand.block_bytes)}"
         )
     return blocks
 

@@ -129,6 +129,8 @@ def _run(config: Config, digests: frozenset[bytes], listener: socket.socket, sta
     try:
         with state.progress() as report:
             assembly = assemble(config, report)
+    except ConfigError as error:
+        fail(str(error), ExitCode.USAGE)
     except ModelError as error:
         fail(str(error), ExitCode.MODEL)
     except MemoryPlanError as error:

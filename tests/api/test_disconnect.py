@@ -132,11 +132,16 @@ def test_a_connection_that_the_event_loop_has_closed_already_is_no_failure(strea
     service = make_service("Hi")
     body = orjson.dumps({"messages": MESSAGES, "stream": stream})
     messages = [{"type": "http.request", "body": body, "more_body": False}]
+    closed = asyncio.Event()
 
     async def receive() -> Message:
-        return messages.pop() if messages else await asyncio.Event().wait()
+        if messages:
+            return messages.pop()
+        await closed.wait()
+        return {"type": "http.disconnect"}
 
     async def send(message: Message) -> None:
+        closed.set()
         raise RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
 
     headers = [(b"content-type", b"application/json")]

@@ -2,11 +2,13 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from isotherm.daemon import paths
+from isotherm.daemon.assembly import context_of
 from isotherm.daemon.config import Config, ConfigError, key_digests, read_api_keys
 from isotherm.daemon.memory import AUTO_CONTEXTS, GIB, RESERVE, Demand, MemoryPlanError, plan_blocks
 
@@ -117,6 +119,19 @@ def test_cache_that_was_asked_for_and_does_not_fit_is_refused() -> None:
 def test_cache_too_small_for_one_request_is_refused_with_both_remedies() -> None:
     with pytest.raises(MemoryPlanError, match=r"--context 256 would fit, or --kv-gib 0\.02"):
         plan_blocks(demand(kv_bytes=2**20), 8 * GIB)
+
+
+def test_cache_without_room_for_a_block_offers_no_context_of_zero() -> None:
+    with pytest.raises(MemoryPlanError, match=r"less than a request of 4096; give it --kv-gib 0\.02"):
+        plan_blocks(demand(kv_bytes=0), 8 * GIB)
+
+
+def test_context_beyond_the_models_own_is_refused() -> None:
+    """Serving less than was asked for would be a silent loss."""
+    model = SimpleNamespace(spec=SimpleNamespace(max_context=4096))
+    assert context_of(model, Config(context=4096)) == 4096  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="--context is 4097; this model takes at most 4096 tokens"):
+        context_of(model, Config(context=4097))  # type: ignore[arg-type]
 
 
 @given(
