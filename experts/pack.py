@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,5 +139,5 @@ def _pack_one(task: _Task, arena: NDArray[np.uint8]) -> PackedMatrix:
         tiles = padded_rows(len(raw)) // ROWS
         out = arena[start : start + tiles * tile_bytes].reshape(tiles, spans, span_bytes)
         pack_rows(tensor.format, np.ascontiguousarray(raw), columns, out)
-    release(tensor)
+        release(replace(tensor, data=raw))  # mapped pages count as resident
     return PackedMatrix(kind, rows, columns, arena.ctypes.data + task.offset)

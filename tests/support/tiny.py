@@ -134,23 +134,50 @@ def write_gguf(path: Path, architecture: str, quantisation: str = "F32", seed: i
     Matrices get the format; norms, biases and routers stay F32. K formats need rows of whole 256-blocks (overrides).
     """
     model = build(architecture, seed, **overrides)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    writer = gguf.GGUFWriter(path, GGUF_NAMES[architecture])
-    _write_keys(writer, architecture, model.config)
-    _write_vocabulary(writer)
+    writer = _open_writer(path, architecture, model.config)
     for name, parameter in model.named_parameters():
-        plain = parameter.ndim == 1 or name.endswith(("mlp.gate.weight", "mlp.shared_expert_gate.weight"))
-        kind = GGMLQuantizationType["F32" if plain else quantisation]
+        kind = _kind(name, parameter, quantisation)
         data = _quantise(parameter.detach().numpy(), kind)
         with torch.no_grad():
             parameter.copy_(torch.from_numpy(gguf.quants.dequantize(data, kind).astype(np.float32)))
         for new_name, rows in _gguf_rows(architecture, model.config, name, data):
             writer.add_tensor(new_name, np.ascontiguousarray(rows), raw_dtype=kind)
+    _write(writer)
+    return model
+
+
+def write_blank_gguf(path: Path, architecture: str, quantisation: str, **overrides: Any) -> None:
+    """As `write_gguf` with nothing but zeros, and quick at any size."""
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config(architecture, **overrides))
+    writer = _open_writer(path, architecture, model.config)
+    for name, parameter in model.named_parameters():
+        kind = _kind(name, parameter, quantisation)
+        block, size = gguf.GGML_QUANT_SIZES[kind]
+        data = np.zeros((*parameter.shape[:-1], parameter.shape[-1] // block * size), np.uint8)
+        for new_name, rows in _gguf_rows(architecture, model.config, name, data):
+            writer.add_tensor(new_name, np.ascontiguousarray(rows), raw_dtype=kind)
+    _write(writer)
+
+
+def _open_writer(path: Path, architecture: str, cfg: Any) -> gguf.GGUFWriter:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer = gguf.GGUFWriter(path, GGUF_NAMES[architecture])
+    _write_keys(writer, architecture, cfg)
+    _write_vocabulary(writer)
+    return writer
+
+
+def _kind(name: str, parameter: torch.Tensor, quantisation: str) -> GGMLQuantizationType:
+    plain = parameter.ndim == 1 or name.endswith(("mlp.gate.weight", "mlp.shared_expert_gate.weight"))
+    return GGMLQuantizationType["F32" if plain else quantisation]
+
+
+def _write(writer: gguf.GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return model
 
 
 def _quantise(values: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:
