@@ -13,7 +13,7 @@ from .simd import Emit, Value, f32, f32x16, i64, micro_kernel
 
 FIELDS = ("x", "x_stride", "n", "outs", "outs_stride", "top_k", "position", "weights", "gate", "gate_stride")
 (X, X_STRIDE, N, OUTS, OUTS_STRIDE, TOP_K, POSITION, WEIGHTS, GATE, GATE_STRIDE) = slots(FIELDS)
-ROUNDING = np.float32(1e-6)  # of the sum of weights that were made to add up to one
+ROUNDING = 1e-6  # of the sum of weights that were made to add up to one
 UNROLL = 4  # vectors of 16 columns that share the loop over the experts
 
 
@@ -29,6 +29,16 @@ def _weight(e: Emit, weights: Value, choice: Value) -> Value:
     return weight
 
 
+def _whole_weight(e: Emit, weights: Value, top_k: Value) -> Value:
+    """The sum of the weights; one where only their rounding keeps it from that."""
+    one = ir.Constant(f32, 1.0)
+    (total,) = e.loop(
+        top_k, [ir.Constant(f32, 0.0)], lambda choice, sums: [e.b.fadd(sums[0], _weight(e, weights, choice))]
+    )
+    distance = e.call("llvm.fabs.f32", f32, [e.b.fsub(total, one)])
+    return e.b.select(e.b.fcmp_ordered("<", distance, ir.Constant(f32, ROUNDING)), one, total)
+
+
 @micro_kernel()
 def _add_columns(
     e: Emit,
@@ -39,13 +49,13 @@ def _add_columns(
     top_k: Value,
     position: Value,
     weights: Value,
-    whole_weight: Value,
     gate: Value,
 ) -> None:
-    """x[n] += gate * (sum over the choices of weight * row `position` of outs); whole_weight: the weights' sum.
+    """x[n] += gate * (sum over the choices of weight * row `position` of outs).
 
-    Computed as whole_weight * last + sum of weight * (row - last): experts that agree give exactly what one gives.
+    Computed as (sum of weights) * last + sum of weight * (row - last): experts that agree give exactly what one gives.
     """
+    whole = e.splat(_whole_weight(e, weights, top_k))
     row, source, places, scale = e.pointer(x), e.pointer(outs), e.pointer(position), e.splat(gate)
     others = e.b.sub(top_k, e.const(1))
 
@@ -62,9 +72,9 @@ def _add_columns(
             triples = zip(rows_of(index), last, sums, strict=True)
             return [e.fma(weight, e.b.fsub(row, final), acc) for row, final, acc in triples]
 
-        return e.loop(others, [e.b.fmul(e.splat(whole_weight), final) for final in last], choice)
+        return e.loop(others, [e.b.fmul(whole, final) for final in last], choice)
 
-    def whole(index: Value, _: list[Value]) -> list[Value]:
+    def four(index: Value, _: list[Value]) -> list[Value]:
         offset = e.b.shl(index, e.const(8))
         for i, acc in enumerate(total(offset, UNROLL, lambda pointer, at: e.load(f32x16, pointer, at))):
             at = e.at(row, 64 * i)
@@ -78,7 +88,7 @@ def _add_columns(
         e.store_some(e.fma(scale, acc, e.load_some(row, offset, left)), row, offset, left)
         return []
 
-    e.loop(e.b.udiv(n, e.const(16 * UNROLL)), [], whole)
+    e.loop(e.b.udiv(n, e.const(16 * UNROLL)), [], four)
     remaining = e.b.urem(n, e.const(16 * UNROLL))
     e.loop(e.b.udiv(e.b.add(remaining, e.const(15)), e.const(16)), [], rest)
 
@@ -97,12 +107,6 @@ def combine(d: Any, step: Any, worker: int) -> None:
         gate = np.float32(1)
         if d[GATE] != 0:
             gate = np.float32(1) / (np.float32(1) + exp_of(-read_f32(d[GATE] + token * d[GATE_STRIDE])))
-        weights, whole_weight = 0, np.float32(top_k)
-        if d[WEIGHTS] != 0:
-            weights, whole_weight = d[WEIGHTS] + 4 * token * top_k, np.float32(0)
-            for choice in range(top_k):
-                whole_weight += read_f32(weights + 4 * choice)
-            if abs(whole_weight - np.float32(1)) < ROUNDING:
-                whole_weight = np.float32(1)
+        weights = 0 if d[WEIGHTS] == 0 else d[WEIGHTS] + 4 * token * top_k
         x, position = d[X] + token * d[X_STRIDE], d[POSITION] + 8 * token * top_k
-        _add_columns(x, d[N], d[OUTS], d[OUTS_STRIDE], top_k, position, weights, whole_weight, gate)
+        _add_columns(x, d[N], d[OUTS], d[OUTS_STRIDE], top_k, position, weights, gate)

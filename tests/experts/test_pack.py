@@ -139,5 +139,5 @@ def test_packing_takes_little_more_memory_than_what_it_packs(name: str, tmp_path
     program = [sys.executable, "-c", MEASURE, str(small), str(large)]
     packed, growth = map(int, subprocess.run(program, capture_output=True, check=True).stdout.split())
     assert packed > 100e6
-    # Slabs of a million elements on each of two threads: the same for any model, and soon below the 15 % of a large one.
+    # Slabs of a million elements on each of two threads: the same for any model, so less than 15 % of a large one.
     assert growth < 1.02 * packed + 40e6
