@@ -1,0 +1,1 @@
+"""The OpenAI dialect: request fields, endpoints, and the shapes of answers."""

@@ -2,127 +2,28 @@
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from isotherm.daemon.budget import StepBudget
 from isotherm.daemon.client import EngineClient
-from isotherm.daemon.engine import Engine
 from isotherm.daemon.errors import EngineError, InvalidRequestError, OverloadedError
-from isotherm.daemon.kv_cache import BlockPool
-from isotherm.daemon.mailbox import Mailbox
-from isotherm.daemon.messages import Failed, Finished, FromEngine, Submit, Token
-from isotherm.daemon.request import SamplingParams
-from isotherm.daemon.sampler import Sampler
+from isotherm.daemon.messages import Failed, Finished, FromEngine
 from isotherm.daemon.scheduler import Scheduler
+from support.engine_runs import (
+    GatedRunner,
+    PoisonRunner,
+    WildSampler,
+    assert_nothing_left,
+    make_engine,
+    messages_of,
+    request,
+    running,
+    tokens_of,
+    until,
+)
 from support.fake_runner import FakeRunner
-
-PATIENCE_S = 20.0  # a limit for what must happen soon; never waited for when all is well
-
-
-class GatedRunner(FakeRunner):
-    """Each step waits for a permit; `entered` counts the steps that have begun."""
-
-    def __init__(self, **options) -> None:
-        super().__init__(**options)
-        self.entered = threading.Semaphore(0)
-        self.permits = threading.Semaphore(0)
-        self.open = False
-
-    def execute(self, plan):
-        self.entered.release()
-        if not self.open:
-            self.permits.acquire()
-        return super().execute(plan)
-
-    def wait_for_step(self) -> None:
-        assert self.entered.acquire(timeout=PATIENCE_S)
-
-    def let_go(self) -> None:
-        self.open = True
-        self.permits.release()
-
-
-class PoisonRunner(FakeRunner):
-    """Gives NaN logits to the request named "bad"."""
-
-    def execute(self, plan):
-        logits = super().execute(plan)
-        names = [chunk.request_id for chunk in plan.chunks if chunk.sample]
-        for row, name in enumerate(names):
-            if name == "bad":
-                logits[row] = np.nan
-        return logits
-
-
-class WildSampler(Sampler):
-    """Chooses a token beyond the vocabulary for the request with seed 13."""
-
-    def sample(self, logits):
-        return (logits.size, None) if self._seed == 13 else super().sample(logits)
-
-
-def make_engine(runner: FakeRunner | None = None, *, max_failures: int = 3, **limits) -> Engine:
-    runner = runner or FakeRunner()
-    limits = {"max_running": 8, "max_queued": 1000, "max_queued_tokens": 100_000, **limits}
-    scheduler = Scheduler(
-        BlockPool(runner.num_blocks, runner.block_size),
-        max_step_tokens=runner.max_step_tokens,
-        max_context=runner.max_context,
-        budget=StepBudget(0.1, runner.max_step_tokens),
-        **limits,
-    )
-    return Engine(runner, scheduler, max_failures=max_failures)
-
-
-@contextmanager
-def running(engine: Engine) -> Iterator[EngineClient]:
-    engine.start()
-    try:
-        yield engine.client
-    finally:
-        runner = engine._runner
-        if isinstance(runner, GatedRunner):
-            runner.let_go()
-        engine.stop()
-
-
-def request(name: str = "a", prompt: tuple[int, ...] = (1, 2, 3), eos: tuple[int, ...] = (), **sampling) -> Submit:
-    params = SamplingParams(**{"temperature": 0.0, "max_tokens": 5, **sampling})
-    return Submit(request_id=name, prompt=prompt, sampling=params, eos_token_ids=frozenset(eos))
-
-
-def messages_of(mailbox: Mailbox) -> list[FromEngine]:
-    """Everything up to the terminal message, which must be the last and the only one."""
-    messages: list[FromEngine] = []
-    while batch := mailbox.wait_batch(PATIENCE_S):
-        messages += batch
-    assert [isinstance(message, Finished | Failed) for message in messages] == [False] * (len(messages) - 1) + [True]
-    assert all(message.request_id == mailbox.request_id for message in messages)
-    return messages
-
-
-def tokens_of(messages: list[FromEngine]) -> list[int]:
-    return [message.token_id for message in messages if isinstance(message, Token)]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.001)
-
-
-def assert_nothing_left(engine: Engine) -> None:
-    until(lambda: not engine.stats().busy)
-    stats = engine.stats()
-    assert (stats.running, stats.waiting, stats.kv_blocks_free) == (0, 0, stats.kv_blocks)
-    assert stats.audit_failures == 0
 
 
 def test_a_request_gets_the_models_tokens_and_one_end():
@@ -403,128 +304,6 @@ def test_a_closed_event_loop_aborts_its_requests_and_spares_the_engine():
         assert_nothing_left(engine)
         assert engine.stats().steps < 200
         assert isinstance(messages_of(client.submit(request("next")))[-1], Finished)
-
-
-def test_drain_finishes_what_was_accepted_and_refuses_the_rest():
-    runner = GatedRunner()
-    engine = make_engine(runner, max_running=1)
-    with running(engine) as client:
-        boxes = [client.submit(request(f"r{i}")) for i in range(3)]
-        runner.wait_for_step()
-        drained: list[bool] = []
-        drainer = threading.Thread(target=lambda: drained.append(engine.drain(PATIENCE_S)))
-        drainer.start()
-        until(lambda: engine.stats().state == "draining")
-        with pytest.raises(EngineError, match="shutting down"):
-            client.submit(request("late"))
-        runner.let_go()
-        drainer.join()
-        assert drained == [True] and engine.stats().state == "stopped" and runner.closed
-        assert [messages_of(box)[-1].reason for box in boxes] == ["length"] * 3
-
-
-def test_stop_ends_running_waiting_and_untaken_requests():
-    runner = GatedRunner()
-    engine = make_engine(runner, max_running=1)
-    engine.start()
-    boxes = [client_box for client_box in (engine.client.submit(request(f"r{i}", max_tokens=200)) for i in range(3))]
-    runner.wait_for_step()
-    boxes.append(engine.client.submit(request("untaken", max_tokens=200)))
-    stopper = threading.Thread(target=engine.stop)
-    stopper.start()
-    until(lambda: engine._stopping)
-    runner.let_go()
-    stopper.join()
-    for box in boxes:
-        assert "shutting down" in str(messages_of(box)[-1].error)
-    assert_nothing_left(engine)
-
-
-def test_a_drain_that_runs_out_of_time_stops():
-    runner = GatedRunner()
-    engine = make_engine(runner)
-    engine.start()
-    box = engine.client.submit(request(max_tokens=200))
-    runner.wait_for_step()
-    threading.Thread(target=lambda: (until(lambda: engine._stopping), runner.let_go())).start()
-    assert engine.drain(timeout=0) is False
-    assert isinstance(messages_of(box)[-1], Failed)
-
-
-def test_a_step_that_hangs_cannot_hold_up_the_shutdown():
-    runner = GatedRunner()
-    engine = make_engine(runner)
-    engine.start()
-    box = engine.client.submit(request())
-    runner.wait_for_step()
-    engine.stop(timeout=0)
-    assert "did not end" in str(messages_of(box)[-1].error)
-    assert engine.stats().state == "failed" and engine.events.counts() == {"engine_abandoned": 1}
-    runner.let_go()  # the late step finds nobody
-    until(lambda: runner.closed)
-    assert engine.stats().state == "failed"
-
-
-def test_stop_before_start_ends_what_was_submitted():
-    runner = FakeRunner()
-    engine = make_engine(runner)
-    box = engine.client.submit(request())
-    engine.stop()
-    assert isinstance(messages_of(box)[-1], Failed) and runner.closed
-
-
-def test_stopping_twice_is_harmless():
-    engine = make_engine()
-    engine.start()
-    engine.stop()
-    engine.stop()
-    assert engine.drain(0) and engine.stats().state == "stopped"
-
-
-def test_a_runner_that_cannot_be_closed_is_an_event():
-    class StuckRunner(FakeRunner):
-        def close(self):
-            raise OSError("a worker is stuck")
-
-    engine = make_engine(StuckRunner())
-    engine.start()
-    engine.stop()
-    assert engine.events.counts() == {"runner_close_failed": 1} and engine.stats().state == "stopped"
-
-
-def test_the_audit_tells_of_a_leaked_block_and_the_engine_serves_on():
-    engine = make_engine()
-    with running(engine) as client:
-        engine._scheduler.pool._refs[3] += 1
-        messages_of(client.submit(request("a")))
-        until(lambda: engine.stats().audit_failures == 1)
-        assert "1 references but 0 owners" in engine.events.recent()[0].detail
-        assert isinstance(messages_of(client.submit(request("b")))[-1], Finished)
-
-
-def test_the_audit_ends_a_request_that_was_lost():
-    runner = GatedRunner()
-    engine = make_engine(runner)
-    with running(engine) as client:
-        box = client.submit(request())
-        runner.wait_for_step()
-        engine._scheduler.abort("a")  # behind the engine's back
-        runner.let_go()
-        assert "lost this request" in str(messages_of(box)[-1].error)
-        assert engine.events.counts() == {"audit_failed": 1}
-
-
-def test_an_idle_engine_does_nothing_and_a_busy_one_shows_its_age():
-    runner = GatedRunner()
-    engine = make_engine(runner)
-    with running(engine) as client:
-        until(lambda: engine.stats().heartbeat > 0)
-        beat = engine.stats().heartbeat
-        time.sleep(0.05)
-        assert engine.stats().heartbeat == beat and engine.stats().step_age() == 0
-        client.submit(request())
-        runner.wait_for_step()
-        assert engine.stats().busy and engine.stats().step_age(now=engine.stats().heartbeat + 9) == pytest.approx(9)
 
 
 def test_usage_and_metrics_agree():
