@@ -11,11 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from ..cpu_kernels.bandwidth import read_gb_s
-from ..experts.model import open_model
-from .runner import DecoderRunner, load_runner
+from ..experts.model import Model, open_model
+from ..experts.pack import packed_size
+from .config import ConfigError
+from .memory import GIB, RESERVE, MemoryPlanError
+from .runner import DecoderRunner, kv_block_bytes, load_runner
 from .step import Chunk, Runner, StepPlan
 
 STREAM_PROMPT = 128
@@ -60,14 +64,18 @@ class BenchResult:
 
 
 def measure(path: Path, options: BenchOptions, progress: Progress) -> BenchResult:
-    """Load a model and measure it. Raises ModelError."""
+    """Load a model and measure it. Raises ModelError, and before any weight is read ConfigError for more tokens than
+    the model's context and MemoryPlanError for what does not fit."""
     started = time.perf_counter()
     positions = max(options.prompt, options.gen, max(options.streams, default=1) * (STREAM_PROMPT + options.gen))
     longest = max(options.prompt, STREAM_PROMPT + options.gen)
+    num_blocks = -(-positions // DecoderRunner.block_size) + max(options.streams, default=1)
+    model = open_model(path)
+    _check_fit(model, longest, num_blocks)
     runner = load_runner(
-        open_model(path),
+        model,
         threads=options.threads,
-        num_blocks=-(-positions // DecoderRunner.block_size) + max(options.streams, default=1),
+        num_blocks=num_blocks,
         max_context=longest,
         max_running=max(options.streams, default=1),
         progress=progress,
@@ -77,6 +85,21 @@ def measure(path: Path, options: BenchOptions, progress: Progress) -> BenchResul
         return _measure(runner, options, load_s, progress)
     finally:
         runner.close()
+
+
+def _check_fit(model: Model, longest: int, num_blocks: int) -> None:
+    if longest > model.spec.max_context:
+        raise ConfigError(
+            f"--prompt, or --gen with the {STREAM_PROMPT} tokens of a stream's prompt, needs a context of {longest}; "
+            f"this model takes at most {model.spec.max_context} tokens"
+        )
+    needed = packed_size(model) + num_blocks * kv_block_bytes(model.spec, True)
+    free = max(psutil.virtual_memory().available - RESERVE, 0)
+    if needed > free:
+        raise MemoryPlanError(
+            f"weights and KV cache need {needed / GIB:.2f} GiB, but only {free / GIB:.2f} GiB of memory can be used; "
+            "measure a smaller model, or fewer --streams"
+        )
 
 
 def _measure(runner: DecoderRunner, options: BenchOptions, load_s: float, progress: Progress) -> BenchResult:

@@ -48,13 +48,18 @@ def write_state(state: DaemonState) -> None:
     path = state_file(state.port)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}")
-    part.write_text(json.dumps(asdict(state)))
-    os.replace(part, path)
+    try:
+        part.write_text(json.dumps(asdict(state)))
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def remove_state(port: int) -> None:
-    """Forget the daemon of a port."""
-    state_file(port).unlink(missing_ok=True)
+    """Forget this process as the daemon of a port; a later one's file stays."""
+    state = read_state(port)
+    if state is None or state.pid == os.getpid():
+        state_file(port).unlink(missing_ok=True)
 
 
 def read_state(port: int) -> DaemonState | None:
@@ -70,7 +75,18 @@ def live_daemons() -> list[DaemonState]:
 
 def _read(path: Path) -> DaemonState | None:
     try:
-        state = DaemonState(**json.loads(path.read_text()))
-    except (FileNotFoundError, ValueError, TypeError):  # none, or the file of another version
+        state = _parse(path.read_bytes())
+    except (OSError, ValueError, TypeError, RecursionError):  # none, not a file, or not one of this version
         return None
     return state if state.alive else None
+
+
+def _parse(text: bytes) -> DaemonState:
+    """Raises ValueError, TypeError or RecursionError for what is no state: other programs may write there too."""
+    state = DaemonState(**json.loads(text))
+    numbers, texts = (state.pid, state.port, state.done, state.total), (state.url, state.model, state.stage)
+    if not all(type(value) is int and 0 <= value < 1 << 62 for value in numbers) or state.pid == 0:
+        raise ValueError(f"pid, port or progress is no number: {state}")
+    if not isinstance(state.started, float) or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"a field has the wrong type: {state}")
+    return state

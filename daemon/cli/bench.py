@@ -40,13 +40,19 @@ def bench(
     from ...experts.errors import ModelError
     from ..assembly import default_threads, demo_model
     from ..bench import BenchOptions, measure
+    from ..config import ConfigError
+    from ..memory import MemoryPlanError
 
     options = BenchOptions(threads=threads or default_threads(), prompt=prompt, gen=gen, streams=counts)
     try:
         with progress_bars() as report:
             result = measure(model or demo_model(report), options, report)
+    except ConfigError as error:
+        fail(str(error), ExitCode.USAGE)
     except ModelError as error:
         fail(str(error), ExitCode.MODEL)
+    except MemoryPlanError as error:
+        fail(str(error), ExitCode.MEMORY)
     if as_json:
         out.out(json.dumps(asdict(result)), highlight=False)
     else:

@@ -80,7 +80,8 @@ class Talk:
 
     def say(self, text: str) -> bool:
         """Ask, print the answer as it comes and remember both. False if the daemon refused; then nothing is."""
-        question = {"role": "user", "content": text}
+        sendable = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # arguments may be any bytes
+        question = {"role": "user", "content": sendable}
         body = {**self.options, "messages": [*self.messages, question], "stream": True}
         pieces: list[str] = []
         try:

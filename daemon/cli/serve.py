@@ -135,6 +135,9 @@ def _run(config: Config, digests: frozenset[bytes], listener: socket.socket, sta
         fail(str(error), ExitCode.MODEL)
     except MemoryPlanError as error:
         fail(str(error), ExitCode.MEMORY)
+    except OSError as error:  # compiled kernels and the state are written while loading
+        remedy = "free some space, or set XDG_CACHE_HOME and XDG_STATE_HOME to folders that can be written"
+        fail(f"loading failed: {error}; {remedy}", ExitCode.FAILURE)
     service = Service(
         client=assembly.engine.client,
         tokenizer=assembly.tokenizer,

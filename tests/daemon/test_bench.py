@@ -1,11 +1,17 @@
 """The bench's steps: what is run for each number."""
 
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from isotherm.daemon.bench import Driver, pack_steps
+from isotherm.daemon.bench import BenchOptions, Driver, measure, pack_steps
+from isotherm.daemon.config import ConfigError
+from isotherm.daemon.memory import RESERVE, MemoryPlanError
 from isotherm.daemon.step import Chunk, StepPlan
 from support.fake_runner import FakeRunner
+from support.tiny import write_gguf
 
 
 class RecordingRunner(FakeRunner):
@@ -53,3 +59,25 @@ def test_tokens_are_the_same_in_each_run() -> None:
     Driver(first).prefill(2, 8)
     Driver(second).prefill(2, 8)
     assert first.plans == second.plans
+
+
+OPTIONS = BenchOptions(threads=1, prompt=16, gen=4, streams=(1,))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bench") / "tiny.gguf"
+    write_gguf(path, "llama")
+    return path
+
+
+@pytest.mark.parametrize("change", [{"prompt": 513}, {"gen": 385}])
+def test_more_tokens_than_the_context_are_refused(model: Path, change: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="context of 513; this model takes at most 512"):
+        measure(model, replace(OPTIONS, **change), lambda *_: None)
+
+
+def test_a_model_that_does_not_fit_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=RESERVE + 1000))
+    with pytest.raises(MemoryPlanError, match=r"only 0\.00 GiB of memory can be used"):
+        measure(model, OPTIONS, lambda *_: None)

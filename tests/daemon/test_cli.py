@@ -15,11 +15,12 @@ from isotherm.daemon import state
 from isotherm.daemon.cli.app import app
 from isotherm.daemon.cli.output import ExitCode
 from isotherm.daemon.errors import InvalidRequestError
-from isotherm.daemon.state import DaemonState, live_daemons, own_start, read_state, write_state
+from isotherm.daemon.state import DaemonState, live_daemons, own_start, read_state, remove_state, write_state
 from support.api_service import MODEL, make_service, serving
 from support.scripted_engine import ByteTokenizer, ScriptedEngine, Step, says
 from typer.testing import CliRunner, Result
 
+DAEMON = {"pid": os.getpid(), "started": 1.0, "port": 8440, "url": "u", "model": "m", "log": None}
 COMMANDS = ("serve", "chat", "status", "stop", "demo", "bench")
 
 
@@ -133,6 +134,21 @@ def scripted(*answers: Sequence[Step]) -> ScriptedEngine:
 
 def prompts(engine: ScriptedEngine) -> list[str]:
     return [ByteTokenizer().decode(submit.prompt) for submit in engine.submitted]
+
+
+def test_chat_sends_bytes_that_are_no_text_as_replacement_characters() -> None:
+    engine = ScriptedEngine(lambda submit: says("ok"))
+    with serving(make_service(engine)) as port:
+        assert run("chat", "--url", f"http://127.0.0.1:{port}", "--once", "a\udcffb").exit_code == 0
+    assert "a\ufffdb" in ByteTokenizer().decode(engine.submitted[0].prompt)
+
+
+def test_the_terminal_may_know_no_unicode() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    with serving(make_service("é!")) as port:
+        line = [sys.executable, "-m", "isotherm.daemon.cli", "chat", "--url", f"http://127.0.0.1:{port}"]
+        result = subprocess.run(line, env=environment, input=b"caf\xff\n", capture_output=True, timeout=60)
+    assert (result.returncode, result.stdout) == (0, b"?!\n")
 
 
 def test_chat_reads_a_pipe_and_remembers_the_talk() -> None:
@@ -267,10 +283,50 @@ def test_stop_leaves_a_process_that_is_not_the_daemon(change: dict[str, Any]) ->
     assert "no daemon of yours runs" in result.stderr
 
 
-def test_state_file_of_another_version_is_no_daemon(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"pid": 1, "colour": "red"}',
+        b"[" * 100_000,
+        b"\xff\xfe",
+        b"",
+        *(
+            json.dumps(DAEMON | change).encode()
+            for change in ({"pid": "1"}, {"pid": -1}, {"pid": 2**70}, {"started": None}, {"port": "x"}, {"url": 5})
+        ),
+    ],
+    ids=lambda content: repr(content[:12]),
+)
+def test_what_is_no_state_file_is_no_daemon(tmp_path: Path, content: bytes) -> None:
     write_state(daemon_state())
-    (tmp_path / "state" / "isotherm" / "serve-8440.json").write_text('{"pid": 1, "colour": "red"}')
+    (tmp_path / "state" / "isotherm" / "serve-8440.json").write_bytes(content)
     assert live_daemons() == []
+
+
+def test_a_folder_in_place_of_a_state_file_is_no_daemon(tmp_path: Path) -> None:
+    (tmp_path / "state" / "isotherm" / "serve-8440.json").mkdir(parents=True)
+    assert live_daemons() == []
+
+
+def test_the_state_of_a_later_daemon_is_not_removed() -> None:
+    process, later = sleeper()
+    write_state(later)
+    remove_state(8440)
+    assert read_state(8440) == later
+    process.kill()
+    process.wait()
+    remove_state(8440)
+    assert not state.state_file(8440).exists()
+
+
+def test_a_state_that_cannot_be_written_leaves_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(OSError, match="No space"):
+        write_state(daemon_state())
+    assert list(state.state_folder().iterdir()) == []
 
 
 def test_state_survives_the_way_through_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
