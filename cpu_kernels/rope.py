@@ -17,11 +17,11 @@ from .simd import Emit, Value, f32, i32, micro_kernel
 FIELDS = (
     *("q", "q_stride", "k", "k_stride", "v", "v_stride", "q_norm", "k_norm", "norm_mode", "eps"),
     *("heads", "kv_heads", "head_dim", "rotary_dim", "cosines", "sines", "q_scale", "positions", "slots"),
-    *("k_cache", "v_cache", "kv_half", "block_bytes"),
+    *("k_cache", "v_cache", "kv_half", "block_bytes", "clip"),
 )
 (Q, Q_STRIDE, K, K_STRIDE, V, V_STRIDE, Q_NORM, K_NORM, NORM_MODE, EPS,
  HEADS, KV_HEADS, HEAD_DIM, ROTARY_DIM, COSINES, SINES, Q_SCALE, POSITIONS, SLOTS,
- K_CACHE, V_CACHE, KV_HALF, BLOCK_BYTES) = slots(FIELDS)  # fmt: skip
+ K_CACHE, V_CACHE, KV_HALF, BLOCK_BYTES, CLIP) = slots(FIELDS)  # fmt: skip
 NO_NORM, NORM_EACH_HEAD, NORM_ALL_HEADS = 0, 1, 2  # values of `norm_mode`
 STEP = 8  # every head_dim is a multiple of it
 f32x8 = ir.VectorType(f32, STEP)
@@ -51,6 +51,20 @@ def _apply_norm(e: Emit, row: Value, weight: Value, count: Value, factor: Value)
 def _multiply(e: Emit, row: Value, count: Value, factor: Value) -> None:
     x, scale = e.pointer(row), e.splat(e.b.fptrunc(factor, f32), STEP)
     _each_step(e, count, lambda _, at: e.store(e.b.fmul(e.load(f32x8, x, at), scale), x, at))
+
+
+@micro_kernel()
+def _clamp(e: Emit, row: Value, count: Value, limit: Value) -> None:
+    """To -limit .. limit; a NaN passes."""
+    x, ceiling = e.pointer(row), e.splat(e.b.fptrunc(limit, f32), STEP)
+    floor = e.b.fneg(ceiling)
+
+    def body(_: Value, at: Value) -> None:
+        value = e.load(f32x8, x, at)
+        value = e.b.select(e.b.fcmp_ordered("<", value, floor), floor, value)
+        e.store(e.b.select(e.b.fcmp_ordered(">", value, ceiling), ceiling, value), x, at)
+
+    _each_step(e, count, body)
 
 
 @micro_kernel()
@@ -115,6 +129,9 @@ def _norm_and_rotate(d: Any, row: int, heads: int, weight: int, position: int) -
     eps = float_from_bits(d[EPS])
     if mode == NORM_ALL_HEADS:
         _apply_norm(row, weight, heads * head_dim, norm_factor(row, heads * head_dim, eps))
+    clip = float_from_bits(d[CLIP])
+    if clip > 0:
+        _clamp(row, heads * head_dim, clip)
     cosines, sines = d[COSINES] + position * half * 4, d[SINES] + position * half * 4
     for head in range(heads):
         x = row + head * head_dim * 4
@@ -137,7 +154,10 @@ def _store(d: Any, k: int, v: int, slot: int) -> None:
 
 @kernel
 def rope_store(d: Any, step: Any, worker: int) -> None:
-    """q: norm, rope, scale, in place. k: norm, rope (in place), to the cache. v: to the cache. Items: tokens."""
+    """q: norm, clip, rope, scale, in place. k: norm, clip, rope (in place), to the cache. v: to the cache.
+
+    Items: tokens. clip: limit of q and k after a norm over all heads; 0 for none.
+    """
     count = step[N_TOKENS]
     while True:
         token = atomic_add(d[COUNTER], 1)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ..cpu_kernels.descriptor import N_LOGITS, N_QUERY_BLOCKS, N_TOKENS
 from ..cpu_kernels.layout import KV_BLOCK, QUERY_BLOCK
 from ..cpu_kernels.team import Team
-from ..experts.cpu_ops import CpuOps
+from ..experts.cpu_ops import CpuOps, check_spec
 from ..experts.decoder import record
 from ..experts.kv_store import KvStore, kv_block_bytes
 from ..experts.model import Model
@@ -120,6 +120,7 @@ def load_runner(
     events: EventLog | None = None,
 ) -> DecoderRunner:
     """Pack a model's weights and record its program. Raises ModelError for what cannot be run."""
+    check_spec(model.spec)
     weights = pack(model, threads, progress)
     if events:
         for name, count in weights.reencoded.items():

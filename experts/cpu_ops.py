@@ -11,6 +11,7 @@ from ..cpu_kernels.descriptor import N_LOGITS, N_TOKENS
 from ..cpu_kernels.layout import KINDS, padded, record_bytes
 from ..cpu_kernels.matmul import SCRATCH_BYTES
 from ..cpu_kernels.program import FrozenProgram, Program
+from ..cpu_kernels.rope import STEP as HEAD_STEP
 from ..cpu_kernels.routing import SOFTMAX_ALL, SOFTMAX_CHOSEN
 from ..cpu_kernels.tiles import product_address, reader_address
 from .errors import UnsupportedModelError
@@ -77,6 +78,14 @@ class Branch:
     outs: NDArray[np.uint8]
 
 
+def check_spec(spec: ModelSpec) -> None:
+    """Raise UnsupportedModelError for a model whose sizes the kernels do not take."""
+    if spec.head_dim % HEAD_STEP:
+        raise UnsupportedModelError(
+            f"heads of {spec.head_dim} elements are not supported, only multiples of {HEAD_STEP}; use another model"
+        )
+
+
 class CpuOps:
     """Records the decoder's ops (see `decoder.OpSet`) for `threads` workers."""
 
@@ -103,6 +112,11 @@ class CpuOps:
         self._scratch = aligned(threads, SCRATCH_BYTES)
         self._attention_scratch = aligned(threads, scratch_bytes(spec.num_heads, spec.num_kv_heads, spec.head_dim))
         self._cosines, self._sines = _turns(spec)
+
+    @property
+    def _clips_late(self) -> bool:
+        """A norm over all heads comes before the clipping of q and k."""
+        return self._spec.qk_norm == "full"
 
     def _make_branches(self, tokens: int) -> dict[str, Branch]:
         spec, one = self._spec, Routes.of(tokens, 1, 1)
@@ -147,9 +161,9 @@ class CpuOps:
         self._program.meet()
 
     def project(self, layer: int) -> None:
-        clip = self._spec.clip_qkv or math.inf
         for name, out in (("q", self._q), ("k", self._k), ("v", self._v)):
             role = f"layers.{layer}.{name}"
+            clip = math.inf if name != "v" and self._clips_late else self._spec.clip_qkv or math.inf
             self._linear(role, self._normed, out, bias=role + "_bias", clip=clip, together=name != "v")
 
     def rotate_and_store(self, layer: int) -> None:
@@ -163,6 +177,7 @@ class CpuOps:
             rotary_dim=spec.rope.rotary_dim, cosines=self._cosines.ctypes.data, sines=self._sines.ctypes.data,
             q_scale=spec.head_dim**-0.5, positions=self._inputs.positions.ctypes.data,
             slots=self._inputs.slots.ctypes.data, **self._cache.fields(layer),
+            clip=float(spec.clip_qkv or 0) if self._clips_late else 0.0,
         )  # fmt: skip
         self._program.meet()
 

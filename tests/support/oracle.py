@@ -5,6 +5,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from isotherm.cpu_kernels.reference import rounded, unpack
 from isotherm.experts.checkpoint.base import RawTensor
 from isotherm.experts.codes import pack_rows
 from isotherm.experts.formats import format_of
+from isotherm.experts.model import Model
 from isotherm.experts.reference import Array, ReferenceDecoder, mix, route, sigmoid
 
 
@@ -29,48 +31,44 @@ def packed_values(tensor: RawTensor) -> Array:
 
 class RoundedReference(ReferenceDecoder):
     """The reference in float64 with what the packed formats round: weights to their packed numbers, and activations
-    to int8 in groups of 32 where a quantised matrix reads them. All else is exact."""
+    to int8 in groups of 32 where a quantised matrix reads them. All else is exact. Keeps all weights it has used."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        self._packed = cache(self._read)
 
     def logits(self, tokens: Sequence[int]) -> Array:
         return self._product(self.hidden(tokens), "head")
 
+    def _read(self, role: str, expert: int | None = None) -> tuple[Array, bool]:
+        """A matrix's packed numbers, and whether it reads rounded activations."""
+        tensor = self.weights.tensor(role) if expert is None else self.weights.expert(role, expert)
+        return packed_values(tensor).astype(self.dtype), KINDS[format_of(tensor).packed].quantised
+
     def _dense(self, role: str) -> Array:
-        if len(self.weights.shape(role)) == 1:
-            return super()._dense(role)
-        return packed_values(self.weights.tensor(role)).astype(self.dtype)
+        is_vector = len(self.weights.shape(role)) == 1
+        return super()._dense(role) if is_vector else self._packed(role)[0]
 
-    def _product(self, x: Array, role: str) -> Array:
-        return self._times(x, self.weights.tensor(role))
-
-    def _times(self, x: Array, tensor: RawTensor) -> Array:
-        seen = rounded(x) if KINDS[format_of(tensor).packed].quantised else x
-        return seen.astype(self.dtype) @ packed_values(tensor).astype(self.dtype).T
+    def _product(self, x: Array, role: str, expert: int | None = None) -> Array:
+        values, quantised = self._packed(role, expert)
+        return (rounded(x).astype(self.dtype) if quantised else x) @ values.T
 
     def _linear(self, x: Array, role: str) -> Array:
         y = self._product(x, role)
         return y + self._dense(role + "_bias") if self.weights.has(role + "_bias") else y
 
-    def _gated(self, x: Array, parts: Sequence[RawTensor]) -> Array:
-        gate, up, down = parts
-        gated = self._times(x, gate)
-        return self._times(gated * sigmoid(gated) * self._times(x, up), down)
-
-    def _feed_forward(self, prefix: str, x: Array) -> Array:
-        return self._gated(x, [self.weights.tensor(prefix + part) for part in ("gate", "up", "down")])
+    def _feed_forward(self, prefix: str, x: Array, expert: int | None = None) -> Array:
+        gated = self._product(x, prefix + "gate", expert)
+        inner = gated * sigmoid(gated) * self._product(x, prefix + "up", expert)
+        return self._product(inner, prefix + "down", expert)
 
     def _moe(self, prefix: str, x: Array) -> Array:
         assert self.spec.routing is not None
         experts, weights = route(self._product(x, prefix + "router"), self.spec.routing)
-
-        def apply(expert: int, rows: Array) -> Array:
-            names = [f"{prefix}experts.{part}" for part in ("gate", "up", "down")]
-            return self._gated(rows, [self.weights.expert(name, expert) for name in names])
-
-        y = mix(x, experts, weights, apply)
+        y = mix(x, experts, weights, lambda expert, rows: self._feed_forward(prefix + "experts.", rows, expert))
         if self.spec.shared_intermediate_size:
-            shared = self._feed_forward(prefix + "shared.", x)
             gate = sigmoid(self._product(x, prefix + "shared_gate")) if self.spec.shared_gate else 1.0
-            y = y + shared * gate
+            y = y + gate * self._feed_forward(prefix + "shared.", x)
         return y
 
 

@@ -1,0 +1,74 @@
+"""The kernels' tests once more on narrower instruction sets than this machine's, and the same bits on all of them."""
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from isotherm.cpu_kernels.features import host_tier
+from numba.core.codegen import get_host_cpu_features
+
+HERE = Path(__file__).parent
+AVX2 = "+sse4.2,+popcnt,+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt"
+TIERS = {
+    "avx2": {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": AVX2},
+    "portable": {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""},
+}
+HAS_AVX2 = set(AVX2.split(",")) <= set(get_host_cpu_features().split(","))
+# Products of every kind with 1, 2, 4 and 8 tokens a call, and experts, which also quantise.
+DUMP = """
+import sys
+import numpy as np
+from isotherm.cpu_kernels.features import host_tier
+from isotherm.cpu_kernels.layout import KINDS
+from support.matrices import Bank, multiply, random_matrix, random_rows, run_experts
+
+assert host_tier().name == sys.argv[2], host_tier()
+x = random_rows(15, 704)
+results = {kind: multiply(random_matrix(kind, 33, 704), x) for kind in KINDS}
+ids = np.array([[t % 3, (t + 1) % 3] for t in range(15)])
+for kind in KINDS:
+    inner, outs, _ = run_experts(Bank.random(3, 96, 160, (kind,) * 3), random_rows(15, 96), ids)
+    results |= {f"{kind} inner": inner, f"{kind} outs": outs}
+np.savez(sys.argv[1], **results)
+"""
+
+pytestmark = pytest.mark.timeout(900)  # compiles all kernels for each tier where the cache is cold
+
+
+def needs(tier: str) -> None:
+    if platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("the tiers are those of x86")
+    if tier == "avx2" and not HAS_AVX2:
+        pytest.skip("this CPU has no AVX2")
+
+
+def run(arguments: list[str], **settings: str) -> None:
+    """Python in the tests' environment under these settings of the compiler."""
+    paths = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | settings
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=HERE.parents[1], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_the_kernels_tests_pass_on(tier: str) -> None:
+    needs(tier)
+    files = sorted(str(path) for path in HERE.glob("test_*.py") if path.name != Path(__file__).name)
+    run(["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files], **TIERS[tier])
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_products_have_the_same_bits_on(tier: str, tmp_path: Path) -> None:
+    needs(tier)
+    run(["-c", DUMP, str(tmp_path / "here.npz"), host_tier().name])
+    run(["-c", DUMP, str(tmp_path / "there.npz"), tier], **TIERS[tier])
+    with np.load(tmp_path / "here.npz") as here, np.load(tmp_path / "there.npz") as there:
+        assert here.files == there.files
+        for name in here.files:
+            np.testing.assert_array_equal(here[name], there[name], err_msg=name)
