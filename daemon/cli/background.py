@@ -12,6 +12,10 @@ from .output import ExitCode, err, fail, out
 from .progress import progress_bars
 
 _LAST_LINES = 12
+_USUAL_CAUSES = {
+    signal.SIGBUS: "a file was cut or its disk failed while it was read",
+    signal.SIGKILL: "most often because the memory ran out",
+}
 
 
 def detach(log: Path) -> int | None:
@@ -57,8 +61,16 @@ def _check_child(pid: int, log: Path) -> None:
     lines = log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
     for line in lines:
         err.print(line, markup=False, highlight=False, soft_wrap=True)
-    err.print(f"isotherm: the daemon did not start; its log is {log}", style="red", markup=False, highlight=False)
-    raise typer.Exit(abs(os.waitstatus_to_exitcode(status)) or ExitCode.FAILURE)
+    code = os.waitstatus_to_exitcode(status)
+    reason = f" ({_signal_reason(-code)})" if code < 0 else ""
+    words = f"isotherm: the daemon did not start{reason}; its log is {log}"
+    err.print(words, style="red", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(128 - code if code < 0 else code or ExitCode.FAILURE)
+
+
+def _signal_reason(number: int) -> str:
+    sig = signal.Signals(number)
+    return f"{sig.name}: {_USUAL_CAUSES[sig]}" if sig in _USUAL_CAUSES else f"ended by {sig.name}"
 
 
 def _announce(state: DaemonState) -> None:

@@ -1,12 +1,13 @@
 """`isotherm serve`: the daemon. This file alone joins the engine's side and the HTTP side."""
 
+import faulthandler
 import logging
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -151,7 +152,9 @@ def _run(config: Config, digests: frozenset[bytes], listener: socket.socket, sta
     )
     logger.info("loaded %s in %.1f s", config.model_id, assembly.load_s)
     try:
-        reason = DaemonServer(create_app(service), assembly, state.ready).serve_on(listener)
+        server = DaemonServer(create_app(service), assembly, state.ready)
+        _on_hangup(server.handle_exit)
+        reason = server.serve_on(listener)
     except BindError as error:
         fail(str(error), ExitCode.ADDRESS)
     if reason is not None:
@@ -221,6 +224,7 @@ def _url(config: Config) -> str:
 
 
 def _set_up_logging(level: LogLevel) -> None:
+    faulthandler.enable(file=2)  # a model file that is cut while it is read ends the process without an exception
     logging.basicConfig(
         level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
@@ -235,3 +239,10 @@ def _stop_at_once_on_signals() -> None:
 
     for sig in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sig, stop)
+    _on_hangup(stop)
+
+
+def _on_hangup(handler: Callable[[int, FrameType | None], None]) -> None:
+    """A terminal that closes ends its daemon in order, unless nohup has said that it should outlive it."""
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, handler)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -10,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from isotherm.api.auth import key_digest
 from isotherm.daemon import state
 from isotherm.daemon.cli.app import app
+from isotherm.daemon.cli.background import _check_child
 from isotherm.daemon.cli.output import ExitCode
 from isotherm.daemon.errors import InvalidRequestError
 from isotherm.daemon.state import DaemonState, live_daemons, own_start, read_state, remove_state, write_state
@@ -107,6 +110,22 @@ def test_daemon_that_still_loads_is_named_as_such() -> None:
     result = run("status")
     assert result.exit_code == ExitCode.NO_DAEMON
     assert f"the daemon at {url} is still loading m (packing weights 25%)" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("sig", "words"), [(signal.SIGBUS, "SIGBUS: a file was cut"), (signal.SIGUSR1, "ended by SIGUSR1")]
+)
+def test_signal_that_ended_a_loading_daemon_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], sig: signal.Signals, words: str
+) -> None:
+    (tmp_path / "log").write_text("packing weights\n")
+    pid = os.posix_spawnp("sleep", ["sleep", "60"], os.environ)
+    os.kill(pid, sig)
+    with pytest.raises(typer.Exit) as ended:
+        while True:
+            _check_child(pid, tmp_path / "log")
+    assert ended.value.exit_code == 128 + sig
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("background", [(), ("--background",)])

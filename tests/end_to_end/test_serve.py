@@ -1,7 +1,9 @@
 """The daemon as a process: start, status, stop, and what it says when it cannot start."""
 
 import json
+import shlex
 import signal
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from support import tiny
-from support.daemon_process import Daemon, command, running
+from support.daemon_process import COMMAND, PATIENCE_S, Daemon, command, environment, running
 
 QUESTION = {"messages": [{"role": "user", "content": "the cat"}], "temperature": 0, "ignore_eos": True}
 
@@ -80,6 +82,32 @@ def test_second_signal_cuts_the_open_request_off(tmp_path: Path, model: Path) ->
         thread.join()
     (answer,) = answers
     assert isinstance(answer, httpx.HTTPError) or answer.status_code >= 500
+
+
+def test_background_daemon_starts_where_the_standard_streams_are_closed(tmp_path: Path, model: Path) -> None:
+    """Its socket must not take their numbers, nor its log be lost."""
+    serve = shlex.join([*COMMAND, "serve", str(model), "--port", "0", "--threads", "2", "--background"])
+    subprocess.run(["sh", "-c", f"{serve} <&- >&- 2>&-"], env=environment(tmp_path), check=True, timeout=PATIENCE_S)
+    assert command(tmp_path, "status").returncode == 0
+    assert command(tmp_path, "stop").returncode == 0
+    (log,) = (tmp_path / "state" / "isotherm").glob("*.log")
+    assert "serving" in log.read_text()
+
+
+def test_a_closed_terminal_ends_the_daemon_in_order(tmp_path: Path, model: Path) -> None:
+    with running(tmp_path, model) as daemon:
+        assert daemon.stop(signal.SIGHUP) == 0
+
+
+def test_nohup_keeps_the_daemon(tmp_path: Path, model: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with running(tmp_path, model) as daemon:
+            daemon.process.send_signal(signal.SIGHUP)
+            assert httpx.get(f"{daemon.url}/health", trust_env=False).status_code == 200
+            assert daemon.stop() == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("background", [(), ("--background",)])
