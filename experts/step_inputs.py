@@ -23,7 +23,8 @@ class StepLimits:
 class StepInputs:
     """counts: by `descriptor` slot. Per token: tokens, positions, slots (block * KV_BLOCK + offset).
 
-    logit_rows: token rows whose logits are wanted. Per query block: first token row, number of tokens, address of its sequence's block table.
+    logit_rows: token rows whose logits are wanted. Per query block: first token row, number of tokens, address of its
+    sequence's block table.
     """
 
     limits: StepLimits

@@ -10,7 +10,7 @@ from isotherm.daemon.runner import DecoderRunner, kv_block_bytes, load_runner
 from isotherm.daemon.step import Chunk, StepPlan
 from isotherm.experts.model import open_model
 from support.engines import engine, feed
-from support.tiny import VOCAB_SIZE, write_gguf, write_hf
+from support.tiny import ARCHITECTURES, VOCAB_SIZE, write_gguf, write_hf
 
 LIMITS = {"num_blocks": 8, "max_context": 48, "max_step_tokens": 32, "max_running": 3}
 
@@ -75,6 +75,19 @@ def test_rows_come_in_the_order_of_the_chunks_that_sample(runner: DecoderRunner)
         (Chunk("a", [1, 2], 0, (0,), True), Chunk("b", [9] * 5, 0, (1,), False), Chunk("c", [3], 0, (2,), True))
     )
     assert np.array_equal(runner.execute(plan), np.stack([first, third]))
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q8_0", "F16"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_any_number_of_threads_gives_the_same_bits(architecture: str, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, architecture, name)
+    rows = []
+    for threads in (1, 2, 4):
+        with engine(path, threads=threads, **LIMITS) as runner:
+            feed(runner, list(range(30)), 0, (3, 0, 1))
+            rows.append(feed(runner, [7, 8, 9], 30, (3, 0, 1)))
+    assert np.array_equal(rows[0], rows[1]) and np.array_equal(rows[0], rows[2])
 
 
 def test_the_context_ends_where_the_model_does(tmp_path: Path) -> None:
