@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import tokenizers
 
+from ..experts.errors import ModelError
 from .errors import InvalidRequestError
 from .folder_vocabulary import read_folder
 from .gguf_vocabulary import read_gguf
@@ -22,7 +23,10 @@ class Tokenizer:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._encoder = vocabulary.encoder
-        self._plain_encoder = tokenizers.Tokenizer.from_buffer(vocabulary.encoder.to_str().encode())
+        try:
+            self._plain_encoder = tokenizers.Tokenizer.from_buffer(vocabulary.encoder.to_str().encode())
+        except ValueError as error:  # such as two tokens of one id, of which the copy has lost one
+            raise ModelError(f"the tokenizer contradicts itself: {error}; download the model again") from error
         self._plain_encoder.encode_special_tokens = True
         self._token_bytes = vocabulary.token_bytes
         # The text of each id: control tokens add nothing to it.

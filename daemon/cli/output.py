@@ -24,6 +24,6 @@ class ExitCode(IntEnum):
 
 
 def fail(message: str, code: ExitCode) -> NoReturn:
-    """Say what is wrong on the standard error and exit."""
-    err.print(f"isotherm: {message}", style="red", markup=False, highlight=False, soft_wrap=True)
+    """Say in one line what is wrong on the standard error and exit."""
+    err.print(f"isotherm: {' '.join(message.splitlines())}", style="red", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(code)

@@ -16,7 +16,7 @@ from isotherm.api.auth import key_digest
 from isotherm.daemon import state
 from isotherm.daemon.cli.app import app
 from isotherm.daemon.cli.background import _check_child
-from isotherm.daemon.cli.output import ExitCode
+from isotherm.daemon.cli.output import ExitCode, fail
 from isotherm.daemon.errors import InvalidRequestError
 from isotherm.daemon.state import DaemonState, live_daemons, own_start, read_state, remove_state, write_state
 from support.api_service import MODEL, make_service, serving
@@ -72,6 +72,13 @@ def test_wrong_setting_exits_with_2_and_says_why(arguments: Sequence[object], wo
     result = run(*arguments)
     assert result.exit_code == ExitCode.USAGE
     assert words in result.stderr
+
+
+def test_a_failure_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Some causes are the many lines of a library's error."""
+    with pytest.raises(typer.Exit):
+        fail("broken\nfor a reason", ExitCode.MODEL)
+    assert capsys.readouterr().err == "isotherm: broken for a reason\n"
 
 
 def test_port_in_use_is_noticed_before_the_model_is_opened() -> None:
