@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from ..assembly import Assembly
 from .address import BindError
+from .connection import Connection
 from .output import ExitCode
 
 
@@ -25,6 +26,7 @@ class DaemonServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                http=Connection,
                 log_config=None,
                 access_log=config.log_level == "debug",
                 lifespan="off",
