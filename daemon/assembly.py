@@ -19,7 +19,7 @@ from ..experts.model import Model, open_model
 from ..experts.pack import packed_size
 from .budget import StepBudget
 from .chat_template import ChatTemplate
-from .config import Config, ConfigError
+from .config import Config, ConfigError, readable
 from .engine import Engine
 from .events import EventLog
 from .kv_cache import BlockPool
@@ -111,7 +111,7 @@ class Assembly:
             "load_s": self.load_s,
             "model": {
                 "id": self.config.model_id,
-                "path": str(self.model.checkpoint.path),
+                "path": readable(self.model.checkpoint.path),
                 "architecture": spec.architecture,
                 "context": self.engine.client.max_context,
                 "formats": formats_of(self.model),

@@ -1,6 +1,7 @@
 """Config: what one daemon is told, checked once. Each default stands here and nowhere else."""
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -58,12 +59,17 @@ class Config:
         """The model's name in the API: the file's stem, without the count of a split one, or the folder's name."""
         if self.model is None:
             return DEMO_ID
-        path = self.model.resolve()
-        return path.name.removesuffix(".gguf").split("-00001-of-")[0]
+        name = readable(self.model.resolve().name)
+        return name.removesuffix(".gguf").split("-00001-of-")[0]
 
     @property
     def kv_half(self) -> bool:
         return self.kv_format == "f16"
+
+
+def readable(path: str | os.PathLike[str]) -> str:
+    """A path as text that JSON can hold: bytes in a name that are not UTF-8 become U+FFFD."""
+    return os.fsencode(path).decode("utf-8", "replace")
 
 
 def _check_range(name: str, value: float | None, low: float, high: float) -> None:

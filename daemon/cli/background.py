@@ -74,6 +74,6 @@ def _signal_reason(number: int) -> str:
 
 
 def _announce(state: DaemonState) -> None:
-    out.print(f"{state.model} is served at {state.url}/v1", highlight=False)
-    out.print(f"process {state.pid}, log {state.log}", highlight=False, soft_wrap=True)
+    out.print(f"{state.model} is served at {state.url}/v1", markup=False, highlight=False, soft_wrap=True)
+    out.print(f"process {state.pid}, log {state.log}", markup=False, highlight=False, soft_wrap=True)
     out.print("talk: isotherm chat    look: isotherm status    end: isotherm stop", highlight=False)

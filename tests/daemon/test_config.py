@@ -59,6 +59,11 @@ def test_key_file_holds_one_key_a_line(tmp_path: Path) -> None:
     assert len(key_digests(file)) == 2
 
 
+def test_model_id_is_valid_text_whatever_the_name_of_the_file() -> None:
+    """A surrogate, by which Python carries a foreign byte, could not be sent as JSON."""
+    assert Config(model=Path("mod\udcffel.gguf")).model_id == "mod\ufffdel"
+
+
 def test_no_key_file_accepts_everyone() -> None:
     assert key_digests(None) == frozenset()
 
