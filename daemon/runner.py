@@ -51,7 +51,7 @@ class DecoderRunner:
         self._check(plan)
         rows = self._lay_out(plan)
         self.team.run(self._program, self._inputs.counts)
-        return self._ops.logits[:rows, : self.vocab_size]
+        return self._ops.buffers.logits[:rows, : self.vocab_size]
 
     def close(self) -> None:
         """Stop the workers. The runner cannot be used afterwards."""

@@ -1,22 +1,19 @@
 """The op set of the CPU: buffers, and each op of the decoder as a row of a recorded program."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cpu_kernels.attention import scratch_bytes
 from ..cpu_kernels.descriptor import N_LOGITS, N_TOKENS
-from ..cpu_kernels.layout import KINDS, padded, record_bytes
-from ..cpu_kernels.matmul import SCRATCH_BYTES
+from ..cpu_kernels.layout import KINDS, padded
 from ..cpu_kernels.program import FrozenProgram, Program
 from ..cpu_kernels.rope import STEP as HEAD_STEP
 from ..cpu_kernels.routing import SOFTMAX_ALL, SOFTMAX_CHOSEN
 from ..cpu_kernels.tiles import product_address, reader_address
+from .buffers import Buffers, Routes, Rows
 from .errors import UnsupportedModelError
 from .kv_store import KvStore
-from .memory import aligned
 from .pack import PackedMatrix, PackedWeights
 from .spec import ModelSpec
 from .step_inputs import StepInputs
@@ -25,57 +22,6 @@ _CHUNKS_PER_WORKER = 8  # of a matrix: enough that a slow worker delays nobody b
 _MOST_TILES = 8  # a chunk stays in the second-level cache while blocks of tokens pass
 _EXPERT_TILES = 4
 _NORM_MODE = {"none": 0, "head": 1, "full": 2}
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A buffer of rows: plain float32 and, if anything reads it so, q8 records of the same values."""
-
-    plain: NDArray[np.uint8]
-    record: NDArray[np.uint8]
-    columns: int
-
-    @classmethod
-    def of(cls, rows: int, columns: int) -> "Rows":
-        plain, record = (record_bytes(columns, quantised) for quantised in (False, True))
-        return cls(aligned(rows, plain), aligned(rows, record), columns)
-
-    def read_by(self, kind: str) -> tuple[int, int]:
-        """Address and row stride of the form that a matrix of `kind` multiplies."""
-        form = self.record if KINDS[kind].quantised else self.plain
-        return form.ctypes.data, form.shape[1]
-
-
-@dataclass(frozen=True, slots=True)
-class Routes:
-    """Which experts a branch's tokens go to; a dense branch has one expert for all."""
-
-    num_experts: int
-    top_k: int
-    ids: NDArray[np.int64]
-    weights: NDArray[np.float32]
-    offsets: NDArray[np.int64]
-    order: NDArray[np.int64]
-    position: NDArray[np.int64]
-    active: NDArray[np.int64]
-    num_active: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, tokens: int, num_experts: int, top_k: int) -> "Routes":
-        pairs = tokens * top_k
-        index = (np.zeros(n, np.int64) for n in (pairs, num_experts + 1, pairs, pairs, num_experts, 1))
-        ids, offsets, order, position, active, num_active = index
-        weights = np.zeros(pairs, np.float32)
-        return cls(num_experts, top_k, ids, weights, offsets, order, position, active, num_active)
-
-
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """Buffers of one feed-forward branch: inner activations and outputs per (token, expert) pair."""
-
-    routes: Routes
-    inner: Rows
-    outs: NDArray[np.uint8]
 
 
 def check_spec(spec: ModelSpec) -> None:
@@ -95,42 +41,13 @@ class CpuOps:
         self._spec, self._weights, self._inputs, self._cache, self._threads = spec, weights, inputs, cache, threads
         self._program = Program()
         self._keep: list[NDArray[np.generic]] = []  # tables whose addresses the program holds
-        tokens = inputs.limits.tokens
-        self._x = aligned(tokens, record_bytes(spec.hidden_size, False))
-        self._normed = Rows.of(tokens, spec.hidden_size)
-        self._q, self._k, self._v = (
-            aligned(tokens, 4 * padded(size)) for size in (spec.q_size, spec.kv_size, spec.kv_size)
-        )
-        self._mixed = Rows.of(tokens, spec.q_size)
-        self.logits = aligned(inputs.limits.sequences, 4 * padded(spec.vocab_size)).view(np.float32)
-        self._branches = self._make_branches(tokens)
-        self._router_logits, self._gate_logits = (
-            aligned(tokens, 4 * padded(n)) for n in (spec.routing.num_experts if spec.routing else 1, 1)
-        )
-        widest = max(spec.vocab_size, spec.q_size, spec.hidden_size, spec.routing.num_experts if spec.routing else 0)
-        self._no_bias = aligned(1, 4 * padded(widest))
-        self._scratch = aligned(threads, SCRATCH_BYTES)
-        self._attention_scratch = aligned(threads, scratch_bytes(spec.num_heads, spec.num_kv_heads, spec.head_dim))
+        self.buffers = Buffers(spec, inputs.limits, threads)
         self._cosines, self._sines = _turns(spec)
 
     @property
     def _clips_late(self) -> bool:
         """A norm over all heads comes before the clipping of q and k."""
         return self._spec.qk_norm == "full"
-
-    def _make_branches(self, tokens: int) -> dict[str, Branch]:
-        spec, one = self._spec, Routes.of(tokens, 1, 1)
-        branches = {}
-        sizes = {"": (one, spec.intermediate_size), "shared": (one, spec.shared_intermediate_size)}
-        if spec.routing:
-            routes = Routes.of(tokens, spec.routing.num_experts, spec.routing.top_k)
-            sizes["experts"] = (routes, spec.moe_intermediate_size)
-        for name, (routes, inner) in sizes.items():
-            if inner:
-                pairs = tokens * routes.top_k
-                outs = aligned(pairs, 4 * padded(spec.hidden_size))
-                branches[name] = Branch(routes, Rows.of(pairs, inner), outs)
-        return branches
 
     def program(self) -> FrozenProgram:
         """What was recorded."""
@@ -141,17 +58,17 @@ class CpuOps:
         matrix = self._weights.matrices["embed"]
         self._program.add(
             "embed", tokens=self._inputs.tokens.ctypes.data, reader=reader_address(matrix.kind), w=matrix.address,
-            tile_bytes=matrix.tile_bytes, spans=matrix.spans, out=self._x.ctypes.data, out_stride=self._x.shape[1],
+            tile_bytes=matrix.tile_bytes, spans=matrix.spans, **_rows("out", self.buffers.x),
             count_slot=N_TOKENS,
         )  # fmt: skip
-        single = next((b.routes for b in self._branches.values() if b.routes.num_experts == 1), None)
+        single = next((b.routes for b in self.buffers.branches.values() if b.routes.num_experts == 1), None)
         self._group(single) if single else self._program.meet()
 
     def norm(self, role: str, readers: tuple[str, ...], *, last_rows: bool = False) -> None:
         quantised = {KINDS[self._matrix(reader).kind].quantised for reader in readers}
-        normed = self._normed
+        normed = self.buffers.normed
         self._program.add(
-            "rms_norm", x=self._x.ctypes.data, x_stride=self._x.shape[1], weight=self._vector(role),
+            "rms_norm", **_rows("x", self.buffers.x), weight=self._vector(role),
             n=self._spec.hidden_size, eps=float(self._spec.rms_eps),
             rows=self._inputs.logit_rows.ctypes.data if last_rows else 0,
             count_slot=N_LOGITS if last_rows else N_TOKENS, per_token=1,
@@ -161,17 +78,16 @@ class CpuOps:
         self._program.meet()
 
     def project(self, layer: int) -> None:
-        for name, out in (("q", self._q), ("k", self._k), ("v", self._v)):
+        for name, out in (("q", self.buffers.q), ("k", self.buffers.k), ("v", self.buffers.v)):
             role = f"layers.{layer}.{name}"
             clip = math.inf if name != "v" and self._clips_late else self._spec.clip_qkv or math.inf
-            self._linear(role, self._normed, out, bias=role + "_bias", clip=clip, together=name != "v")
+            self._linear(role, self.buffers.normed, out, bias=role + "_bias", clip=clip, together=name != "v")
 
     def rotate_and_store(self, layer: int) -> None:
         spec, here = self._spec, f"layers.{layer}."
         norms = [self._vector(here + n) if spec.qk_norm != "none" else 0 for n in ("q_norm", "k_norm")]
         self._program.add(
-            "rope_store", q=self._q.ctypes.data, q_stride=self._q.shape[1], k=self._k.ctypes.data,
-            k_stride=self._k.shape[1], v=self._v.ctypes.data, v_stride=self._v.shape[1],
+            "rope_store", **_rows("q", self.buffers.q), **_rows("k", self.buffers.k), **_rows("v", self.buffers.v),
             q_norm=norms[0], k_norm=norms[1], norm_mode=_NORM_MODE[spec.qk_norm], eps=float(spec.rms_eps),
             heads=spec.num_heads, kv_heads=spec.num_kv_heads, head_dim=spec.head_dim,
             rotary_dim=spec.rope.rotary_dim, cosines=self._cosines.ctypes.data, sines=self._sines.ctypes.data,
@@ -182,12 +98,11 @@ class CpuOps:
         self._program.meet()
 
     def attend(self, layer: int) -> None:
-        spec, inputs, mixed = self._spec, self._inputs, self._mixed
+        spec, inputs, mixed = self._spec, self._inputs, self.buffers.mixed
         self._program.add(
-            "attention", q=self._q.ctypes.data, q_stride=self._q.shape[1], out=mixed.plain.ctypes.data,
-            out_stride=mixed.plain.shape[1], heads=spec.num_heads, kv_heads=spec.num_kv_heads,
-            head_dim=spec.head_dim, window=spec.sliding_window or 0,
-            scratch=self._attention_scratch.ctypes.data, scratch_stride=self._attention_scratch.shape[1],
+            "attention", **_rows("q", self.buffers.q), **_rows("out", mixed.plain), heads=spec.num_heads,
+            kv_heads=spec.num_kv_heads, head_dim=spec.head_dim, window=spec.sliding_window or 0,
+            **_rows("scratch", self.buffers.attention_scratch),
             block_first=inputs.block_first.ctypes.data, block_count=inputs.block_count.ctypes.data,
             block_table=inputs.block_table.ctypes.data, positions=inputs.positions.ctypes.data,
             **self._cache.fields(layer),
@@ -195,24 +110,23 @@ class CpuOps:
         self._program.meet()
         if KINDS[self._matrix(f"layers.{layer}.o").kind].quantised:
             self._program.add(
-                "quantise", x=mixed.plain.ctypes.data, x_stride=mixed.plain.shape[1], n=spec.q_size,
-                count_slot=N_TOKENS, per_token=1, record=mixed.record.ctypes.data,
-                record_stride=mixed.record.shape[1],
+                "quantise", **_rows("x", mixed.plain), n=spec.q_size,
+                count_slot=N_TOKENS, per_token=1, **_rows("record", mixed.record),
             )  # fmt: skip
             self._program.meet()
 
     def output(self, layer: int) -> None:
         role = f"layers.{layer}.o"
-        self._linear(role, self._mixed, self._x, bias=role + "_bias", add=True)
+        self._linear(role, self.buffers.mixed, self.buffers.x, bias=role + "_bias", add=True)
 
     def route(self, layer: int) -> None:
-        spec, here, routes = self._spec.routing, f"layers.{layer}.", self._branches["experts"].routes
+        spec, here, routes = self._spec.routing, f"layers.{layer}.", self.buffers.branches["experts"].routes
         assert spec is not None
         if self._spec.shared_gate:
-            self._linear(here + "shared_gate", self._normed, self._gate_logits, together=True)
-        self._linear(here + "router", self._normed, self._router_logits)
+            self._linear(here + "shared_gate", self.buffers.normed, self.buffers.gate_logits, together=True)
+        self._linear(here + "router", self.buffers.normed, self.buffers.router_logits)
         self._program.add(
-            "route", logits=self._router_logits.ctypes.data, logits_stride=self._router_logits.shape[1],
+            "route", **_rows("logits", self.buffers.router_logits),
             num_experts=spec.num_experts, top_k=spec.top_k,
             score=SOFTMAX_ALL if spec.score == "softmax" else SOFTMAX_CHOSEN, renormalise=int(spec.renormalise),
             scale=float(spec.scale), ids=routes.ids.ctypes.data, weights=routes.weights.ctypes.data,
@@ -221,10 +135,10 @@ class CpuOps:
         self._group(routes)
 
     def feed_forward(self, layer: int, branch: str, *, together: bool) -> None:
-        here, buffers = _prefix(layer, branch), self._branches[branch]
+        here, buffers = _prefix(layer, branch), self.buffers.branches[branch]
         (gate, gates), (up, ups) = self._table(here + "gate"), self._table(here + "up")
         down = self._matrix(here + "down")
-        x, x_stride = self._normed.read_by(gate.kind)
+        x, x_stride = self.buffers.normed.read_by(gate.kind)
         out, out_stride = buffers.inner.read_by(down.kind)
         if KINDS[gate.kind].quantised != KINDS[up.kind].quantised:
             raise UnsupportedModelError(
@@ -238,30 +152,30 @@ class CpuOps:
         )  # fmt: skip
 
     def project_down(self, layer: int, branch: str, *, together: bool) -> None:
-        here, buffers = _prefix(layer, branch), self._branches[branch]
+        here, buffers = _prefix(layer, branch), self.buffers.branches[branch]
         down, downs = self._table(here + "down")
         x, x_stride = buffers.inner.read_by(down.kind)
         self._expert(
             "expert_down", down, downs, buffers.routes, together=together, x=x, x_stride=x_stride,
-            out=buffers.outs.ctypes.data, out_stride=buffers.outs.shape[1],
+            **_rows("out", buffers.outs),
             second_product=0, second_table=0, second_tile_bytes=0,
             out_quantised=0, out_columns=0,
         )  # fmt: skip
 
     def combine(self, layer: int, branch: str) -> None:
-        buffers = self._branches[branch]
+        buffers = self.buffers.branches[branch]
         gated = branch == "shared" and self._spec.shared_gate
         self._program.add(
-            "combine", x=self._x.ctypes.data, x_stride=self._x.shape[1], n=self._spec.hidden_size,
-            outs=buffers.outs.ctypes.data, outs_stride=buffers.outs.shape[1], top_k=buffers.routes.top_k,
+            "combine", **_rows("x", self.buffers.x), n=self._spec.hidden_size,
+            **_rows("outs", buffers.outs), top_k=buffers.routes.top_k,
             position=buffers.routes.position.ctypes.data,
             weights=buffers.routes.weights.ctypes.data if branch == "experts" else 0,
-            gate=self._gate_logits.ctypes.data if gated else 0, gate_stride=self._gate_logits.shape[1],
+            gate=self.buffers.gate_logits.ctypes.data if gated else 0, gate_stride=self.buffers.gate_logits.shape[1],
         )  # fmt: skip
         self._program.meet()
 
     def head(self) -> None:
-        self._linear("head", self._normed, self.logits, count_slot=N_LOGITS)
+        self._linear("head", self.buffers.normed, self.buffers.logits, count_slot=N_LOGITS)
 
     # -- helpers
     def _linear(
@@ -283,9 +197,9 @@ class CpuOps:
             tile_bytes=matrix.tile_bytes,
             w=matrix.address, tiles=matrix.tiles, spans=matrix.spans, chunk=self._chunk(matrix),
             out=out.ctypes.data, out_stride=out.strides[0],
-            bias=self._vector(bias) if bias in self._weights.vectors else self._no_bias.ctypes.data,
+            bias=self._vector(bias) if bias in self._weights.vectors else self.buffers.no_bias.ctypes.data,
             add=int(add), low=-clip, high=clip, count_slot=count_slot, per_token=1,
-            scratch=self._scratch.ctypes.data,
+            scratch=self.buffers.scratch.ctypes.data,
         )  # fmt: skip
         if not together:
             self._program.meet()
@@ -295,7 +209,8 @@ class CpuOps:
             op, product=product_address(matrix.kind), table=table, tile_bytes=matrix.tile_bytes, tiles=matrix.tiles,
             spans=matrix.spans, chunk=_EXPERT_TILES, offsets=routes.offsets.ctypes.data,
             order=routes.order.ctypes.data, active=routes.active.ctypes.data,
-            num_active=routes.num_active.ctypes.data, top_k=routes.top_k, scratch=self._scratch.ctypes.data, **own,
+            num_active=routes.num_active.ctypes.data, top_k=routes.top_k,
+            scratch=self.buffers.scratch.ctypes.data, **own,
         )  # fmt: skip
         if not together:
             self._program.meet()
@@ -327,6 +242,11 @@ class CpuOps:
         table = np.array([matrix.address for matrix in bank], np.int64)
         self._keep.append(table)
         return bank[0], table.ctypes.data
+
+
+def _rows(name: str, rows: NDArray[np.uint8]) -> dict[str, int]:
+    """The two fields of a buffer of rows: address and stride."""
+    return {name: rows.ctypes.data, name + "_stride": rows.shape[1]}
 
 
 def _prefix(layer: int, branch: str) -> str:
