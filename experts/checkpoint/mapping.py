@@ -14,6 +14,7 @@ from .base import RawTensor
 REMEDY = "download or convert it again"
 SAMPLED_TENSORS = 4096  # fingerprint samples; each may cost one read from a cold disk
 SAMPLE_BYTES = 64
+FAULT_AROUND = 1 << 16  # bytes that the system maps around a page it was asked for
 
 
 def map_file(path: Path) -> NDArray[np.uint8]:
@@ -34,8 +35,10 @@ def release(tensor: RawTensor) -> None:
         return
     low, high = np.lib.array_utils.byte_bounds(tensor.data)
     start = low - np.frombuffer(mapping, np.uint8).ctypes.data
-    first_page = start - start % mmap.PAGESIZE
-    mapping.madvise(mmap.MADV_DONTNEED, first_page, start + (high - low) - first_page)
+    first = max(start - FAULT_AROUND, 0)
+    first -= first % mmap.PAGESIZE
+    end = min(start + (high - low) + FAULT_AROUND, len(mapping))
+    mapping.madvise(mmap.MADV_DONTNEED, first, end - first)
 
 
 def _mapping_under(data: NDArray[np.uint8]) -> mmap.mmap | None:
