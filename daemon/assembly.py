@@ -142,9 +142,10 @@ class Assembly:
 
 
 def formats_of(model: Model) -> dict[str, dict[str, Any]]:
-    """Per tensor format of the checkpoint: how many tensors, the kind they are packed into, whether that is exact."""
-    counts = Counter(tensor.format for tensor in model.checkpoint.tensors.values() if len(tensor.shape) > 1)
-    rows = {tensor.format: format_of(tensor) for tensor in model.checkpoint.tensors.values() if len(tensor.shape) > 1}
+    """Per format of the model's matrices: how many tensors, the kind they are packed into, whether that is exact."""
+    matrices = [tensor for tensor in model.weights.stored_tensors if len(tensor.shape) > 1]
+    counts = Counter(tensor.format for tensor in matrices)
+    rows = {tensor.format: format_of(tensor) for tensor in matrices}
     return {
         name: {"tensors": counts[name], "packed": row.packed, "exact": row.exact} for name, row in sorted(rows.items())
     }

@@ -65,7 +65,7 @@ class PackedWeights:
 class _Task:
     role: str
     expert: int | None
-    tensor: RawTensor
+    stored: RawTensor
     offset: int
 
 
@@ -88,7 +88,7 @@ def pack(model: Model, threads: int = 1, progress: Progress | None = None) -> Pa
             packed.vectors[role][: values.size] = values
     done = 0
     with ThreadPoolExecutor(threads) as pool:
-        for task, matrix in zip(tasks, pool.map(lambda t: _pack_one(t, packed.arena), tasks), strict=True):
+        for task, matrix in zip(tasks, pool.map(lambda task: _pack_one(model, task, packed.arena), tasks), strict=True):
             _file(packed, task, matrix)
             done += matrix.nbytes
             if progress:
@@ -103,13 +103,14 @@ def _is_vector(model: Model, role: str) -> bool:
 
 
 def _matrices(model: Model) -> Iterator[tuple[str, int | None, RawTensor]]:
+    """Role, expert and the tensor as it lies in the file; no weight is read."""
     for role in model.weights.roles:
         shape = model.weights.shape(role)
         if len(shape) == 3:
             for expert in range(shape[0]):
                 yield role, expert, model.weights.expert(role, expert)
         elif len(shape) == 2 and not (role == "head" and model.weights.head_is_embedding):
-            yield role, None, model.weights.tensor(role)
+            yield role, None, model.weights.stored(role)
 
 
 def _size(tensor: RawTensor) -> int:
@@ -122,12 +123,13 @@ def _file(packed: PackedWeights, task: _Task, matrix: PackedMatrix) -> None:
         packed.matrices[task.role] = matrix
     else:
         packed.banks.setdefault(task.role, []).append(matrix)
-    if not format_of(task.tensor).exact:
-        packed.reencoded[task.tensor.format] += 1
+    if not format_of(task.stored).exact:
+        packed.reencoded[task.stored.format] += 1
 
 
-def _pack_one(task: _Task, arena: NDArray[np.uint8]) -> PackedMatrix:
-    tensor = task.tensor
+def _pack_one(model: Model, task: _Task, arena: NDArray[np.uint8]) -> PackedMatrix:
+    # Only here, since rows of q and k that are put in order are a copy, which lives no longer than this.
+    tensor = model.weights.tensor(task.role) if task.expert is None else task.stored
     rows, columns = tensor.shape
     kind = format_of(tensor).packed
     spans, span_bytes = padded(columns) // SPAN, KINDS[kind].span_bytes

@@ -54,28 +54,37 @@ class Weights:
         """Whether the head and the embedding are one tensor."""
         return self._places["head"] == self._places["embed"]
 
+    @property
+    def stored_tensors(self) -> tuple[RawTensor, ...]:
+        """The tensors of the checkpoint that the model uses, each once; a file may hold others."""
+        return tuple({t.name: t for place in self._places.values() for t in place.tensors}.values())
+
     def tensor(self, role: str) -> RawTensor:
         """The tensor in the file's own format: a view on the file, but for Q and K rows that had to be put in order.
 
         Raises ValueError for a bank whose experts lie in separate tensors: those have only `expert`.
         """
+        tensor = self.stored(role)
+        last = role.rsplit(".", 1)[-1]
+        if self._unturn and last in ROTATED:
+            return _half_split(tensor, self._spec.num_heads if last[0] == "q" else self._spec.num_kv_heads)
+        return tensor
+
+    def stored(self, role: str) -> RawTensor:
+        """As `tensor` with its rows as they lie in the file: always a view, nothing is read."""
         place = self._places[role]
         if len(place.tensors) > 1:
             raise ValueError(f"{role} has a tensor for each expert; ask for them one by one")
         tensor = _part(place.tensors[0], place.source)
         shape = self._shapes[role]
-        tensor = replace(tensor, shape=shape, data=tensor.data.reshape(*shape[:-1], tensor.data.shape[-1]))
-        last = role.rsplit(".", 1)[-1]
-        if self._unturn and last in ROTATED:
-            return _half_split(tensor, self._spec.num_heads if last[0] == "q" else self._spec.num_kv_heads)
-        return tensor
+        return replace(tensor, shape=shape, data=tensor.data.reshape(*shape[:-1], tensor.data.shape[-1]))
 
     def expert(self, role: str, expert: int) -> RawTensor:
         """One expert of a bank, shape (rows, columns)."""
         place = self._places[role]
         if place.source.per_expert:
             return place.tensors[expert]
-        bank = self.tensor(role)
+        bank = self.stored(role)
         return replace(bank, shape=bank.shape[1:], data=bank.data[expert])
 
     def dense(self, role: str) -> Floats:

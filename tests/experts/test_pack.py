@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 
@@ -115,6 +116,7 @@ def test_a_matrix_of_several_slabs_has_no_seam(rows: int, tmp_path: Path) -> Non
 
 MEASURE = """
 import sys
+import tracemalloc
 from pathlib import Path
 from isotherm.experts.model import open_model
 from isotherm.experts.pack import pack
@@ -141,3 +143,17 @@ def test_packing_takes_little_more_memory_than_what_it_packs(name: str, tmp_path
     assert packed > 100e6
     # Slabs of a million elements on each of two threads: the same for any model, so less than 15 % of a large one.
     assert growth < 1.02 * packed + 40e6
+
+
+def test_the_size_is_known_without_reading_a_weight(tmp_path: Path) -> None:
+    """Rows of q and k that must be put in order would be a copy."""
+    path = tmp_path / "large.gguf"
+    write_blank_gguf(path, "mixtral", "Q8_0", hidden_size=2048)
+    model = open_model(path)
+    tracemalloc.start()
+    try:
+        size = packed_size(model)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < size / 100

@@ -1,6 +1,7 @@
 """Tiny random models of every architecture, in both containers, with a byte-level tokenizer that both can carry."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -128,10 +129,14 @@ def write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
-def write_gguf(path: Path, architecture: str, quantisation: str = "F32", seed: int = 0, **overrides: Any) -> Any:
+Formats = str | Mapping[str, str]
+
+
+def write_gguf(path: Path, architecture: str, quantisation: Formats = "F32", seed: int = 0, **overrides: Any) -> Any:
     """Write a .gguf file; returns the float32 transformers model whose weights are those in the file, dequantised.
 
-    Matrices get the format; norms, biases and routers stay F32. K formats need rows of whole 256-blocks (overrides).
+    Matrices get the format, or of several the last whose key is part of their name; norms, biases and routers stay F32.
+    gate_up is one matrix here. K formats need rows of whole 256-blocks (overrides).
     """
     model = build(architecture, seed, **overrides)
     writer = _open_writer(path, architecture, model.config)
@@ -168,9 +173,12 @@ def _open_writer(path: Path, architecture: str, cfg: Any) -> gguf.GGUFWriter:
     return writer
 
 
-def _kind(name: str, parameter: torch.Tensor, quantisation: str) -> GGMLQuantizationType:
-    plain = parameter.ndim == 1 or name.endswith(("mlp.gate.weight", "mlp.shared_expert_gate.weight"))
-    return GGMLQuantizationType["F32" if plain else quantisation]
+def _kind(name: str, parameter: torch.Tensor, quantisation: Formats) -> GGMLQuantizationType:
+    if parameter.ndim == 1 or name.endswith(("mlp.gate.weight", "mlp.shared_expert_gate.weight")):
+        return GGMLQuantizationType.F32
+    if isinstance(quantisation, str):
+        return GGMLQuantizationType[quantisation]
+    return GGMLQuantizationType[[kind for part, kind in quantisation.items() if part in name][-1]]
 
 
 def _write(writer: gguf.GGUFWriter) -> None:

@@ -1,0 +1,26 @@
+"""What `isotherm status` tells of a model's formats."""
+
+from pathlib import Path
+
+import numpy as np
+from isotherm.daemon.assembly import formats_of
+from isotherm.experts.model import open_model
+from safetensors.numpy import load_file, save_file
+from support.tiny import write_gguf, write_hf
+
+
+def test_formats_are_those_of_the_matrices_with_what_becomes_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, "mixtral", {"": "Q8_0", "v_proj": "Q5_1"})
+    assert formats_of(open_model(path)) == {
+        "F32": {"tensors": 2, "packed": "f32", "exact": True},
+        "Q5_1": {"tensors": 2, "packed": "q8", "exact": False},
+        "Q8_0": {"tensors": 14, "packed": "q8", "exact": True},
+    }
+
+
+def test_a_tensor_that_the_model_does_not_use_is_not_told(tmp_path: Path) -> None:
+    write_hf(tmp_path, "mixtral")
+    file = tmp_path / "model.safetensors"
+    save_file({**load_file(file), "position_ids": np.arange(8)[None]}, file)
+    assert formats_of(open_model(tmp_path)).keys() == {"F32"}
