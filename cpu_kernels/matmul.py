@@ -1,7 +1,7 @@
 """Matrix products over packed tiles: linear layers, embedding lookup, and the two products of an expert.
 
 Work is claimed in chunks of tiles. Each worker has a scratch area: int64[8] record addresses, then float32 [8][32]
-results for each of two matrices, then 32 intermediate values.
+results for each of two matrices, then 32 intermediate values, then int64[8] record addresses for the second matrix.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from .simd import Emit, Value, f32x16, micro_kernel
 from .tiles import BLOCK
 
 SCRATCH_BYTES = 4096
-_FIRST_RESULT, _SECOND_RESULT, _HIDDEN = 64, 64 + 1024, 64 + 2048
+_FIRST_RESULT, _SECOND_RESULT, _HIDDEN, _SECOND_ROWS = 64, 64 + 1024, 64 + 2048, 64 + 2048 + 128
 _PAIR = 2  # tiles per step of the expert's first product: 32 rows are one group of the next product's record
 
 
@@ -108,12 +108,12 @@ def embed(d: Any, step: Any, worker: int) -> None:
 
 EXPERT_FIELDS = (
     "x", "x_stride", "product", "table", "tile_bytes", "tiles", "spans", "chunk", "out", "out_stride",
-    "second_product", "second_table", "second_tile_bytes",
+    "second_x", "second_x_stride", "second_product", "second_table", "second_tile_bytes",
     "out_quantised", "out_columns", "offsets", "order", "active", "num_active", "top_k", "scratch",
 )  # fmt: skip
 (
     _M_X, _M_X_STRIDE, _M_PRODUCT, _M_TABLE, _M_TILE_BYTES, _M_TILES, _M_SPANS, _M_CHUNK, _M_OUT, _M_OUT_STRIDE,
-    _M_SECOND_PRODUCT, _M_SECOND_TABLE, _M_SECOND_TILE_BYTES,
+    _M_SECOND_X, _M_SECOND_X_STRIDE, _M_SECOND_PRODUCT, _M_SECOND_TABLE, _M_SECOND_TILE_BYTES,
     _M_QUANTISED, _M_COLUMNS, _M_OFFSETS, _M_ORDER, _M_ACTIVE, _M_NUM_ACTIVE, _M_TOP_K, _M_SCRATCH,
 ) = slots(EXPERT_FIELDS)  # fmt: skip
 
@@ -142,6 +142,7 @@ def expert_gate_up(d: Any, step: Any, worker: int) -> None:
             for t in range(block):
                 token = read_i64(d[_M_ORDER] + 8 * (start + t)) // d[_M_TOP_K]
                 write_i64(scratch + 8 * t, d[_M_X] + token * d[_M_X_STRIDE])
+                write_i64(scratch + _SECOND_ROWS + 8 * t, d[_M_SECOND_X] + token * d[_M_SECOND_X_STRIDE])
             for tile in range(first, last, _PAIR):
                 _gate_up_pair(d, block, gate, up, start, tile, scratch)
             start += block
@@ -149,11 +150,12 @@ def expert_gate_up(d: Any, step: Any, worker: int) -> None:
 
 @kernel
 def _gate_up_pair(d: Any, block: int, gate: int, up: int, start: int, tile: int, scratch: int) -> None:
+    rows, others = scratch, scratch + _SECOND_ROWS
     for half in range(_PAIR):
         at = tile + half
         first, second = scratch + _FIRST_RESULT + 64 * half, scratch + _SECOND_RESULT + 64 * half
-        call_product(d[_M_PRODUCT], block, gate + at * d[_M_TILE_BYTES], d[_M_SPANS], scratch, first, 128)
-        call_product(d[_M_SECOND_PRODUCT], block, up + at * d[_M_SECOND_TILE_BYTES], d[_M_SPANS], scratch, second, 128)
+        call_product(d[_M_PRODUCT], block, gate + at * d[_M_TILE_BYTES], d[_M_SPANS], rows, first, 128)
+        call_product(d[_M_SECOND_PRODUCT], block, up + at * d[_M_SECOND_TILE_BYTES], d[_M_SPANS], others, second, 128)
     hidden = scratch + _HIDDEN
     for t in range(block):
         _silu_product(scratch + _FIRST_RESULT + 128 * t, scratch + _SECOND_RESULT + 128 * t, hidden)

@@ -139,15 +139,12 @@ class CpuOps:
         (gate, gates), (up, ups) = self._table(here + "gate"), self._table(here + "up")
         down = self._matrix(here + "down")
         x, x_stride = self.buffers.normed.read_by(gate.kind)
+        second_x, second_x_stride = self.buffers.normed.read_by(up.kind)
         out, out_stride = buffers.inner.read_by(down.kind)
-        if KINDS[gate.kind].quantised != KINDS[up.kind].quantised:
-            raise UnsupportedModelError(
-                f"{here}gate is {gate.kind} but up is {up.kind}; convert the model to one format"
-            )
         self._expert(
             "expert_gate_up", gate, gates, buffers.routes, together=together, x=x, x_stride=x_stride, out=out,
-            out_stride=out_stride, second_product=product_address(up.kind), second_table=ups,
-            second_tile_bytes=up.tile_bytes,
+            out_stride=out_stride, second_x=second_x, second_x_stride=second_x_stride,
+            second_product=product_address(up.kind), second_table=ups, second_tile_bytes=up.tile_bytes,
             out_quantised=int(KINDS[down.kind].quantised), out_columns=padded(buffers.inner.columns),
         )  # fmt: skip
 
@@ -158,7 +155,7 @@ class CpuOps:
         self._expert(
             "expert_down", down, downs, buffers.routes, together=together, x=x, x_stride=x_stride,
             **_rows("out", buffers.outs),
-            second_product=0, second_table=0, second_tile_bytes=0,
+            second_x=0, second_x_stride=0, second_product=0, second_table=0, second_tile_bytes=0,
             out_quantised=0, out_columns=0,
         )  # fmt: skip
 

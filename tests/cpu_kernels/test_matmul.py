@@ -104,7 +104,7 @@ def test_embed_takes_rows_out(kind, columns):
 
 
 EXPERT_KINDS = [("f32",) * 3, ("f16", "f16", "bf16"), ("q8",) * 3, ("q4", "q4", "q4m"), ("q4m", "q8", "q8")]
-EXPERT_KINDS += [("q4", "q4", "f32"), ("f32", "f32", "q4")]
+EXPERT_KINDS += [("q4", "q4", "f32"), ("f32", "f32", "q4"), ("f16", "q8", "q4"), ("q4m", "f32", "f32")]
 MIXED = {  # token -> experts; expert 1 of 5 is never chosen
     "one token": [[4, 0]],
     "a few": [[0, 2], [3, 0], [4, 2], [0, 3], [2, 4]],
@@ -118,8 +118,9 @@ def expected_experts(bank, x, ids):
     out = np.empty((*ids.shape, x.shape[1]), np.float32)
     for token, j in np.ndindex(ids.shape):
         gate, up, down = (part[ids[token, j]] for part in (bank.gate, bank.up, bank.down))
-        row = seen(x[token : token + 1], gate)
-        inner = reference.gated(reference.linear(row, gate.values), reference.linear(row, up.values))
+        row = x[token : token + 1]
+        gated, plain = (reference.linear(seen(row, part), part.values) for part in (gate, up))
+        inner = reference.gated(gated, plain)
         out[token, j] = reference.linear(seen(inner, down), down.values)
     return out
 

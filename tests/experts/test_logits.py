@@ -136,10 +136,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     return write
 
 
-@pytest.mark.parametrize("name", QUANTISED)
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_quantised_weights(architecture: str, name: str, written: Written) -> None:
-    path, model = written(architecture, name)
+def check_quantised(path: Path, model: Any, product_error: float) -> None:
+    """Against both judges, over several short texts."""
     with engine(path, max_context=32) as runner:
         texts, rows = greedy(runner, SHORT_PROMPTS, 4)
     rounded = RoundedReference(open_model(path))
@@ -149,7 +147,30 @@ def test_quantised_weights(architecture: str, name: str, written: Written) -> No
         to_definition.append(errors(got, rounded.logits(tokens)[len(prompt) - 1 :]).max())
         to_exact += list(errors(got, tiny.logits(model, tokens)[len(prompt) - 1 :]))
     assert np.sort(to_definition)[len(texts) // 2] < SAME
-    assert np.median(to_exact) < GROWTH * FORMATS[name].product_error
+    assert np.median(to_exact) < GROWTH * product_error
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_quantised_weights(architecture: str, name: str, written: Written) -> None:
+    path, model = written(architecture, name)
+    check_quantised(path, model, FORMATS[name].product_error)
+
+
+MIXES = {
+    "as Q4_K_M": {"": "Q4_K", "v_proj": "Q6_K", "down_proj": "Q6_K", "lm_head": "Q6_K"},
+    "many": {"": "Q4_1", "embed": "F16", "k_proj": "BF16", "v_proj": "Q5_0", "o_proj": "F32", "down_proj": "Q5_1"},
+    "floats among codes": {"": "Q8_0", "lm_head": "BF16", "gate_proj": "F16", "down_proj": "F32"},
+    "codes among floats": {"": "F16", "lm_head": "Q6_K", "up_proj": "Q4_0", "down_proj": "Q4_K"},
+}
+
+
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_formats_mix_by_tensor(architecture: str, mix: str, tmp_path: Path) -> None:
+    path, formats = tmp_path / "mixed.gguf", MIXES[mix]
+    model = write_gguf(path, architecture, formats, **WIDE | WIDE_OWN.get(architecture, {}))
+    check_quantised(path, model, max(FORMATS[name].product_error for name in formats.values()))
 
 
 # llama.cpp multiplies float32 exactly, and rounds activations to the weights' type for F16 and BF16 and to int8 for the

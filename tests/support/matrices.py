@@ -171,7 +171,7 @@ def run_experts(
     offsets, order, position, active = group(ids, experts)
     gate, up, down = bank.gate[0], bank.up[0], bank.down[0]
     inner, hidden = gate.values.shape
-    form = records(x, gate.quantised)
+    form, second_form = records(x, gate.quantised), records(x, up.quantised)
     between = line_aligned((order.size, record_bytes(inner, down.quantised)))
     outs = np.full((order.size, padded_rows(hidden) + 16), 7, np.float32)
     table, second, third = (
@@ -183,6 +183,7 @@ def run_experts(
     }  # fmt: skip
     first = {
         "x": form, "x_stride": form.strides[0], "table": table, "out": between, "out_stride": between.strides[0],
+        "second_x": second_form, "second_x_stride": second_form.strides[0],
         "second_product": product_address(up.kind), "second_table": second, "second_tile_bytes": up.tile_bytes,
         "out_quantised": int(down.quantised),
         "out_columns": padded(inner), **gate.fields,
