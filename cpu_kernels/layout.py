@@ -24,20 +24,24 @@ KV_BLOCK = 16  # positions in a block of the KV cache
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A packed weight kind: its number in descriptors, its bytes per span, whether activations come quantised."""
+    """A packed weight kind. One that is quantised multiplies quantised activations.
 
-    code: int
+    header: bytes of scales and minima before a span's codes. offset: what a code carries above the signed weight.
+    """
+
     span_bytes: int
-    quantised: bool
+    quantised: bool = False
+    header: int = 0
+    offset: int = 0
 
 
 KINDS = {
-    "f32": Kind(0, 4096, False),
-    "f16": Kind(1, 2048, False),
-    "bf16": Kind(2, 2048, False),
-    "q8": Kind(3, 1088, True),
-    "q4": Kind(4, 576, True),
-    "q4m": Kind(5, 640, True),
+    "f32": Kind(4096),
+    "f16": Kind(2048),
+    "bf16": Kind(2048),
+    "q8": Kind(1088, True, header=64, offset=128),
+    "q4": Kind(576, True, header=64, offset=8),
+    "q4m": Kind(640, True, header=128),
 }
 
 

@@ -13,47 +13,62 @@ from llvmlite import ir
 from ..layout import GROUP, KINDS, SPAN
 from ..simd import Emit, Value, f32, f32x16, i8, i8x64, i32, i32x16, i64, micro_kernel
 
+BLOCK = 8  # most activation records per call of a product
 _VECTORS = GROUP // 4  # of 16 rows x 4 columns in a group
-
 
 # With few tokens the hardware prefetches best; with more, arithmetic hides from it what comes next, and weights
 # fresh from memory ran at 210 of 350 GOPS without this (T = 8, q4).
 _BUSY, _AHEAD = 4, 4608
 
 
-def dot_tile(kind: str, tokens: int) -> Any:
-    """The intrinsic `(w, spans, rows, out, out_stride)` for `tokens` records of one weight kind.
+def dot_tile(kind: str) -> Any:
+    """The intrinsic `(count, w, spans, rows, out, out_stride)` for up to BLOCK records of one weight kind.
 
-    w: address of the tile; rows: address of int64[tokens], the records' addresses; out: float32 [tokens][16],
+    w: address of the tile; rows: address of int64[count], the records' addresses; out: float32 [count][16],
     out_stride bytes apart. One tile a call reads memory as one stream, which the prefetchers follow best.
     """
-    body = _integer_span(kind, tokens) if KINDS[kind].quantised else _float_span(kind, tokens)
-    span_bytes = KINDS[kind].span_bytes
 
     @micro_kernel()
-    def dot(e: Emit, w: Value, spans: Value, rows: Value, out: Value, out_stride: Value) -> None:
-        table, tile = e.pointer(rows), e.pointer(w)
-        records = [e.pointer(e.load(i64, table, 8 * t, 8)) for t in range(tokens)]
+    def dot(e: Emit, count: Value, w: Value, spans: Value, rows: Value, out: Value, out_stride: Value) -> None:
+        def some(tokens: int, done: Value) -> None:
+            table = e.at(e.pointer(rows), e.b.mul(done, e.const(8)))
+            target = e.at(e.pointer(out), e.b.mul(done, out_stride))
+            _some_records(e, kind, tokens, e.pointer(w), spans, table, target, out_stride)
 
-        def span(s: Value, totals: list[Value]) -> list[Value]:
-            here = e.at(tile, e.b.mul(s, e.const(span_bytes)))
-            if tokens >= _BUSY:
-                for line in range(0, span_bytes, 64):
-                    e.prefetch(here, _AHEAD + line)
-            return body(e, here, records, s, spans, totals)
-
-        totals = e.loop(spans, [e.zero()] * tokens, span)
-        target = e.pointer(out)
-        for t, total in enumerate(totals):
-            e.store(total, target, e.b.mul(out_stride, e.const(t)), 4)
+        with e.b.if_else(e.b.icmp_signed(">=", count, e.const(BLOCK))) as (whole, rest):
+            with whole:
+                some(BLOCK, e.const(0))
+            with rest:
+                for tokens in (4, 2, 1):
+                    with e.b.if_then(e.b.icmp_signed("!=", e.b.and_(count, e.const(tokens)), e.const(0))):
+                        some(tokens, e.b.and_(count, e.const(-2 * tokens)))
 
     return dot
+
+
+def _some_records(
+    e: Emit, kind: str, tokens: int, tile: Value, spans: Value, table: Value, target: Value, out_stride: Value
+) -> None:
+    """The tile times `tokens` records, whose addresses are at `table`."""
+    records = [e.pointer(e.load(i64, table, 8 * t, 8)) for t in range(tokens)]
+    body = _integer_span(kind) if KINDS[kind].quantised else _float_span(kind)
+    span_bytes = KINDS[kind].span_bytes
+
+    def span(s: Value, totals: list[Value]) -> list[Value]:
+        here = e.at(tile, e.b.mul(s, e.const(span_bytes)))
+        if tokens >= _BUSY:
+            for line in range(0, span_bytes, 64):
+                e.prefetch(here, _AHEAD + line)
+        return body(e, here, records, s, spans, totals)
+
+    for t, total in enumerate(e.loop(spans, [e.zero()] * tokens, span)):
+        e.store(total, target, e.b.mul(out_stride, e.const(t)), 4)
 
 
 _SpanBody = Callable[[Emit, Value, list[Value], Value, Value, list[Value]], list[Value]]
 
 
-def _float_span(kind: str, tokens: int) -> _SpanBody:
+def _float_span(kind: str) -> _SpanBody:
     """64 columns of float weights times float32 activations."""
     step = KINDS[kind].span_bytes // SPAN
 
@@ -79,18 +94,14 @@ def _float_span(kind: str, tokens: int) -> _SpanBody:
 def _codes(e: Emit, kind: str, tile: Value, half: int, vector: int) -> Value:
     """Unsigned codes (16 rows x 4 columns) of one vector of a group."""
     if kind == "q8":
-        return e.load(i8x64, tile, 64 + 512 * half + 64 * vector, 64)
-    header = 64 if kind == "q4" else 128
-    both = e.load(i8x64, tile, header + 256 * half + 64 * (vector // 2), 64)
+        return e.load(i8x64, tile, KINDS[kind].header + 512 * half + 64 * vector, 64)
+    both = e.load(i8x64, tile, KINDS[kind].header + 256 * half + 64 * (vector // 2), 64)
     if vector % 2:
         return e.b.lshr(both, e.constant(i8x64, 4))
     return e.b.and_(both, e.constant(i8x64, 15))
 
 
-_OFFSET = {"q8": 128, "q4": 8, "q4m": 0}  # what the unsigned codes carry above the signed weight
-
-
-def _integer_span(kind: str, tokens: int) -> _SpanBody:
+def _integer_span(kind: str) -> _SpanBody:
     """Two groups of 32 columns: integer dot products, then scale (and minimum) by fused multiply-adds."""
 
     def group(e: Emit, tile: Value, records: list[Value], half: int, where: Value, totals: list[Value]) -> list[Value]:
@@ -124,7 +135,7 @@ def _group_dots(e: Emit, kind: str, tile: Value, inputs: list[Value], half: int,
     """Exact sums of signed weight times code over one group, per token."""
     if e.tier.maddubs:
         return _group_dots_avx2(e, kind, tile, inputs, half, sums)
-    accs = [e.splat(e.b.mul(total, ir.Constant(i32, -_OFFSET[kind]))) for total in sums]
+    accs = [e.splat(e.b.mul(total, ir.Constant(i32, -KINDS[kind].offset))) for total in sums]
     for vector in range(_VECTORS):
         codes = _codes(e, kind, tile, half, vector)
         accs = [e.dot_u8s8(a, codes, e.load(i32, x, 4 * vector, 4)) for a, x in zip(accs, inputs, strict=True)]
@@ -136,7 +147,7 @@ _i8x32, _i16x16, _i32x8 = ir.VectorType(i8, 32), ir.VectorType(ir.IntType(16), 1
 
 def _group_dots_avx2(e: Emit, kind: str, tile: Value, inputs: list[Value], half: int, sums: list[Value]) -> list[Value]:
     """As above by byte multiply-adds of 256 bits; 16-bit sums stay below 2^15 (8 x 2 x 15 x 127, or 2 x 128 x 127)."""
-    correction = 0 if kind == "q8" else -_OFFSET[kind]  # 8-bit codes are made signed instead
+    correction = 0 if kind == "q8" else -KINDS[kind].offset  # 8-bit codes are made signed instead
     result = []
     for x, total in zip(inputs, sums, strict=True):
         sides = [_side_dot(e, kind, tile, x, half, side) for side in (0, 1)]

@@ -5,11 +5,9 @@ from typing import Any
 from llvmlite import ir
 
 from ..layout import GROUP, KINDS, SPAN
-from ..simd import Emit, Value, f32, i8, i32, micro_kernel
+from ..simd import Emit, Value, f32, f32x16, i8, i32, i64, micro_kernel
 
 _F32X4, _I32X4, _I8X4 = (ir.VectorType(kind, 4) for kind in (f32, i32, i8))
-_HEADER = {"q8": 64, "q4": 64, "q4m": 128}
-_OFFSET = {"q8": 128, "q4": 8, "q4m": 0}
 
 
 def unpack_row(kind: str) -> Any:
@@ -32,7 +30,7 @@ def unpack_row(kind: str) -> Any:
 
 def _unpack_float(e: Emit, kind: str, span: Value, lane: Value, out: Value) -> None:
     step = KINDS[kind].span_bytes // SPAN
-    load = {"f32": lambda p: e.load(e.vector(f32), p), "f16": e.load_half, "bf16": e.load_bfloat}[kind]
+    load = {"f32": lambda p: e.load(f32x16, p), "f16": e.load_half, "bf16": e.load_bfloat}[kind]
 
     def column(c: Value, carried: list[Value]) -> list[Value]:
         vector = load(e.at(span, e.b.mul(c, e.const(step))))
@@ -43,12 +41,12 @@ def _unpack_float(e: Emit, kind: str, span: Value, lane: Value, out: Value) -> N
 
 
 def _unpack_integer(e: Emit, kind: str, span: Value, lane: Value, out: Value) -> None:
-    at_lane = e.b.mul(e.b.zext(lane, ir.IntType(64)), e.const(4))
+    at_lane = e.b.mul(e.b.zext(lane, i64), e.const(4))
     for half in range(2):
         scale = e.splat(e.b.extract_element(e.load_half(span, 32 * half), lane), 4)
         for vector in range(GROUP // 4):
             codes = _four_codes(e, kind, e.at(span, at_lane), half, vector)
-            signed = e.b.sub(codes, e.constant(_I32X4, _OFFSET[kind]))
+            signed = e.b.sub(codes, e.constant(_I32X4, KINDS[kind].offset))
             values = e.b.fmul(e.b.sitofp(signed, _F32X4), scale)
             if kind == "q4m":
                 minimum = e.b.extract_element(e.load_half(span, 64 + 32 * half), lane)
@@ -57,10 +55,11 @@ def _unpack_integer(e: Emit, kind: str, span: Value, lane: Value, out: Value) ->
 
 
 def _four_codes(e: Emit, kind: str, lane_base: Value, half: int, vector: int) -> Value:
+    header = KINDS[kind].header
     if kind == "q8":
-        packed = e.load(i32, lane_base, _HEADER[kind] + 512 * half + 64 * vector, 4)
+        packed = e.load(i32, lane_base, header + 512 * half + 64 * vector, 4)
     else:
-        packed = e.load(i32, lane_base, _HEADER[kind] + 256 * half + 64 * (vector // 2), 4)
+        packed = e.load(i32, lane_base, header + 256 * half + 64 * (vector // 2), 4)
         packed = e.b.lshr(packed, ir.Constant(i32, 4 * (vector % 2)))
         packed = e.b.and_(packed, ir.Constant(i32, 0x0F0F0F0F))
     return e.b.zext(e.b.bitcast(packed, _I8X4), _I32X4)
