@@ -15,7 +15,7 @@ from .attention import attention
 from .combine import FIELDS as COMBINE_FIELDS
 from .combine import combine
 from .descriptor import BARRIER, COUNTER, ENTRY, WIDTH, bits_of
-from .futex import futex_wait, futex_wake
+from .futex import SPINS, add_and_wake, sleep_on
 from .jit import OP_SIGNATURE, address_of, call_op, kernel
 from .matmul import EMBED_FIELDS, EXPERT_FIELDS, LINEAR_FIELDS, embed, expert_down, expert_gate_up, linear
 from .memory import atomic_add, atomic_load, pause
@@ -47,7 +47,7 @@ OPS = {
     "combine": Op(combine, COMBINE_FIELDS),
 }
 
-_COUNTER_STRIDE = 8  # int64 per counter: one cache line each
+_COUNTER_STRIDE = 8  # int64 per op: a cache line for its two counters
 
 
 class Program:
@@ -80,24 +80,18 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class FrozenProgram:
-    """rows: int64 [ops, WIDTH]; counters: zeroed before each run, one per op."""
+    """rows: int64 [ops, WIDTH]; counters: zeroed before each run, a cache line per op.
+
+    Rows hold addresses: what they point to must outlive the program, which keeps only its own arrays.
+    """
 
     rows: NDArray[np.int64]
     counters: NDArray[np.int64]
 
 
-_SPINS = 4000  # about 0.1 ms of `pause`
-_LEFT, _ENTERED = 1, 1 << 32  # parts of a row's second counter: workers that entered the op, and that left it
+_MEETING = 8  # bytes from an op's work counter to its second one: the workers that left it, and that entered it
+_LEFT, _ENTERED = 1, 1 << 32  # one of each; sleepers watch the low half, which changes whenever an op can be over
 _LEFT_MASK = _ENTERED - 1
-MEET = 8  # bytes from the work counter to the second one
-
-
-@kernel
-def leave(address: int, amount: int, sleepers: int) -> None:
-    """Add to the counter at `address` and wake who sleeps on it."""
-    atomic_add(address, amount)
-    if atomic_load(sleepers) > 0:
-        futex_wake(address)
 
 
 @kernel
@@ -109,7 +103,7 @@ def _is_done(word: int) -> bool:
 
 @kernel
 def _wait_done(address: int, sleepers: int) -> None:
-    for _ in range(_SPINS):
+    for _ in range(SPINS):
         if _is_done(atomic_load(address)):
             return
         pause()
@@ -117,9 +111,7 @@ def _wait_done(address: int, sleepers: int) -> None:
         word = atomic_load(address)
         if _is_done(word):
             return
-        atomic_add(sleepers, 1)
-        futex_wait(address, word)
-        atomic_add(sleepers, -1)
+        sleep_on(address, word, sleepers)
 
 
 @kernel
@@ -132,12 +124,12 @@ def execute(rows: Any, step: Any, worker: int, sleepers: int) -> None:
     first = 0
     for i in range(rows.shape[0]):
         d = rows[i]
-        meet = d[COUNTER] + MEET
+        meeting = d[COUNTER] + _MEETING
         # entering first and looking then: what the op reads cannot change before this worker leaves
-        if atomic_add(meet, _ENTERED) & _LEFT_MASK == 0:
+        if atomic_add(meeting, _ENTERED) & _LEFT_MASK == 0:
             call_op(d[ENTRY], d, step, worker)
-        leave(meet, _LEFT, sleepers)
+        add_and_wake(meeting, _LEFT, sleepers)
         if d[BARRIER]:
             for row in range(first, i + 1):
-                _wait_done(rows[row, COUNTER] + MEET, sleepers)
+                _wait_done(rows[row, COUNTER] + _MEETING, sleepers)
             first = i + 1

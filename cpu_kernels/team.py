@@ -1,7 +1,8 @@
 """The thread team: one persistent thread per core that runs programs with the GIL released.
 
 The caller of `run` is worker 0. The others wait for the next run: spinning for about 0.1 ms, then asleep in the kernel,
-so an idle team uses no CPU. A run waits only for workers that joined it: one that wakes late is not missed.
+so an idle team uses no CPU. Threads are not pinned. A run waits only for workers that joined it: one that wakes late
+finds it over and is not missed.
 All state that threads share is in one int64 array, a cache line per counter.
 """
 
@@ -15,14 +16,13 @@ from numba import carray, types
 from numpy.typing import NDArray
 
 from .descriptor import WIDTH
-from .futex import futex_wait
+from .futex import SPINS, add_and_wake, sleep_on
 from .jit import intrinsic, kernel
 from .memory import atomic_add, atomic_load, atomic_store, atomic_swap_if, pause
-from .program import FrozenProgram, execute, leave
+from .program import FrozenProgram, execute
 
 _GENERATION, _JOINED, _LEFT, _SLEEPERS, _STOP, _ROWS, _NUM_ROWS, _STEP, _STEP_SIZE = (8 * i for i in range(9))
 _CONTROL_WORDS = 8 * 9
-_SPINS = 4000  # about 0.1 ms of `pause`
 # the word at _JOINED: generation of the run, whether it is closed, how many workers joined
 _GENERATION_SHIFT, _CLOSED = 16, 1 << 15
 _COUNT = _CLOSED - 1
@@ -39,7 +39,7 @@ def _as_pointer(typingctx: Any, address: Any) -> Any:
 @kernel
 def _wait_above(address: int, value: int, sleepers: int) -> int:
     """Wait until the counter at `address` exceeds `value`: spin for a while, then sleep. Returns the counter."""
-    for _ in range(_SPINS):
+    for _ in range(SPINS):
         seen: int = atomic_load(address)
         if seen > value:
             return seen
@@ -48,9 +48,7 @@ def _wait_above(address: int, value: int, sleepers: int) -> int:
         seen = atomic_load(address)
         if seen > value:
             return seen
-        atomic_add(sleepers, 1)
-        futex_wait(address, seen)
-        atomic_add(sleepers, -1)
+        sleep_on(address, seen, sleepers)
 
 
 @kernel
@@ -78,7 +76,7 @@ def _serve(control: Any, worker: int) -> None:
             rows = carray(_as_pointer(control[_ROWS]), (control[_NUM_ROWS], WIDTH))
             step = carray(_as_pointer(control[_STEP]), (control[_STEP_SIZE],))
             execute(rows, step, worker, sleepers)
-            leave(base + 8 * _LEFT, 1, sleepers)
+            add_and_wake(base + 8 * _LEFT, 1, sleepers)
 
 
 @kernel
@@ -92,7 +90,7 @@ def _lead(control: Any, rows: Any, counters: Any, step: Any) -> None:
     left = atomic_load(base + 8 * _LEFT)
     generation = atomic_load(base + 8 * _GENERATION) + 1
     atomic_store(base + 8 * _JOINED, generation << _GENERATION_SHIFT)
-    leave(base + 8 * _GENERATION, 1, sleepers)
+    add_and_wake(base + 8 * _GENERATION, 1, sleepers)
     execute(rows, step, 0, sleepers)
     joined = atomic_add(base + 8 * _JOINED, _CLOSED) & _COUNT
     if joined:
@@ -101,7 +99,8 @@ def _lead(control: Any, rows: Any, counters: Any, step: Any) -> None:
 
 @kernel
 def _release(control: Any) -> None:
-    leave(control.ctypes.data + 8 * _GENERATION, 1, control.ctypes.data + 8 * _SLEEPERS)
+    """Let the workers look at the stop flag."""
+    add_and_wake(control.ctypes.data + 8 * _GENERATION, 1, control.ctypes.data + 8 * _SLEEPERS)
 
 
 def physical_cores() -> list[int]:
