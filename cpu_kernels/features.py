@@ -17,11 +17,10 @@ class Tier:
     """A level of instruction sets.
 
     A target intrinsic that the CPU lacks aborts the process in the code generator, so kernels ask here first.
-    lanes: 32-bit lanes of a register; registers: how many there are. They size the register blocks of the matmul.
+    registers: how many there are for vectors.
     """
 
     name: str
-    lanes: int
     registers: int
     vnni: bool  # vpdpbusd on 512-bit registers
     maddubs: bool  # vpmaddubsw on 256-bit registers
@@ -31,10 +30,10 @@ class Tier:
 def tier_of(features: frozenset[str]) -> Tier:
     """The best tier that `features` holds whole."""
     if {"avx512f", "avx512bw", "avx512vl", "avx512vnni", "fma", "f16c"} <= features:
-        return Tier("avx512_vnni", 16, 32, vnni=True, maddubs=False, half=True)
+        return Tier("avx512_vnni", 32, vnni=True, maddubs=False, half=True)
     if {"avx2", "fma", "f16c"} <= features:
-        return Tier("avx2", 8, 16, vnni=False, maddubs=True, half=True)
-    return Tier("portable", 4, 16, vnni=False, maddubs=False, half=False)
+        return Tier("avx2", 16, vnni=False, maddubs=True, half=True)
+    return Tier("portable", 16, vnni=False, maddubs=False, half=False)
 
 
 def host_tier() -> Tier:

@@ -24,10 +24,12 @@ def cache_folder() -> Path:
     key = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__} {sorted(target_features())}".encode())
     for source in sorted(Path(__file__).parent.rglob("*.py")):
         key.update(source.read_bytes())
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "isotherm" / "kernels" / key.hexdigest()[:16]
+    base = os.environ.get("XDG_CACHE_HOME", "")  # by the XDG rules a relative one does not count
+    root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
+    return root / "isotherm" / "kernels" / key.hexdigest()[:16]
 
 
+# Numba looks at this when a function is decorated, and knows no folder for one function alone.
 if not config.CACHE_DIR:
     config.CACHE_DIR = str(cache_folder())
 

@@ -9,7 +9,7 @@ from .jit import intrinsic
 from .simd import Emit, f32, f64, i32, i64
 
 # name -> (Numba type, LLVM type, alignment in bytes); the unsigned ones read a file's bytes, at any address
-_KINDS = {
+_SCALARS = {
     "f32": (types.float32, f32, 4),
     "i32": (types.int32, i32, 4),
     "i64": (types.int64, i64, 8),
@@ -19,7 +19,7 @@ _KINDS = {
 
 
 def _reader(name: str) -> Any:
-    numba_type, llvm_type, align = _KINDS[name]
+    numba_type, llvm_type, align = _SCALARS[name]
 
     @intrinsic
     def read(typingctx: Any, address: Any) -> Any:
@@ -33,7 +33,7 @@ def _reader(name: str) -> Any:
 
 
 def _writer(name: str) -> Any:
-    numba_type, _, align = _KINDS[name]
+    numba_type, _, align = _SCALARS[name]
 
     @intrinsic
     def write(typingctx: Any, address: Any, value: Any) -> Any:
@@ -47,9 +47,8 @@ def _writer(name: str) -> Any:
     return write
 
 
-read_f32, read_i32, read_i64 = _reader("f32"), _reader("i32"), _reader("i64")
-read_u32, read_u64, write_u32 = _reader("u32"), _reader("u64"), _writer("u32")
-write_f32, write_i32, write_i64 = _writer("f32"), _writer("i32"), _writer("i64")
+read_f32, read_i64, read_u32, read_u64 = _reader("f32"), _reader("i64"), _reader("u32"), _reader("u64")
+write_f32, write_i32, write_i64, write_u32 = _writer("f32"), _writer("i32"), _writer("i64"), _writer("u32")
 
 
 @intrinsic

@@ -21,7 +21,7 @@ SMALLEST = 2.0**-100  # a group below it is all zero, so that 127 / amax stays f
 _padded = kernel(padded)
 
 
-def quantise_group(e: Emit, low: Value, high: Value, codes: Value, scale: Value, total: Value) -> None:
+def _quantise_group(e: Emit, low: Value, high: Value, codes: Value, scale: Value, total: Value) -> None:
     """Quantise 32 values (two f32x16) into 32 codes, one scale and one sum of codes; three i8 pointers to write to."""
     bits = [e.b.bitcast(e.absolute(value), i32x16) for value in (low, high)]
     # magnitudes order like their bits, and so NaN wins and shows in the scale
@@ -52,7 +52,7 @@ def _quantise_at(e: Emit, low: Value, high: Value, record: Value, index: Value, 
     scales = e.at(record, columns)
     sums = e.at(scales, e.b.lshr(columns, e.const(3)))
     at = e.b.shl(index, e.const(2))
-    quantise_group(e, low, high, e.at(record, e.b.mul(index, e.const(GROUP))), e.at(scales, at), e.at(sums, at))
+    _quantise_group(e, low, high, e.at(record, e.b.mul(index, e.const(GROUP))), e.at(scales, at), e.at(sums, at))
 
 
 def _load_group(e: Emit, row: Value, index: Value, count: Value) -> tuple[Value, Value]:

@@ -60,9 +60,7 @@ def _clamp(e: Emit, row: Value, count: Value, limit: Value) -> None:
     floor = e.b.fneg(ceiling)
 
     def body(_: Value, at: Value) -> None:
-        value = e.load(f32x8, x, at)
-        value = e.b.select(e.b.fcmp_ordered("<", value, floor), floor, value)
-        e.store(e.b.select(e.b.fcmp_ordered(">", value, ceiling), ceiling, value), x, at)
+        e.store(e.clamp(e.load(f32x8, x, at), floor, ceiling), x, at)
 
     _each_step(e, count, body)
 

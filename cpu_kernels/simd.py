@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from .features import Tier, host_tier
+from .features import host_tier
 from .jit import intrinsic
 
 LANES = 16
@@ -25,9 +25,9 @@ Value = Any  # llvmlite values carry no useful static types
 class Emit:
     """An IRBuilder with the vocabulary of the kernels. Addresses are i64 values that came from memory."""
 
-    def __init__(self, builder: Any, tier: Tier | None = None) -> None:
+    def __init__(self, builder: Any) -> None:
         self.b = builder
-        self.tier = tier or host_tier()
+        self.tier = host_tier()
 
     # -- constants and scalars
     def const(self, value: int) -> Value:
@@ -44,10 +44,6 @@ class Emit:
     def call(self, name: str, result: Any, arguments: Sequence[Value]) -> Value:
         kind = ir.FunctionType(result, [a.type for a in arguments])
         return self.b.call(cgutils.get_or_insert_function(self.b.module, kind, name), arguments)
-
-    def vector(self, element: Any, lanes: int = LANES) -> Any:
-        """The LLVM type of `lanes` elements."""
-        return ir.VectorType(element, lanes)
 
     # -- memory
     def load(self, kind: Any, pointer: Value, offset: Value | int = 0, align: int = 1) -> Value:
@@ -100,7 +96,16 @@ class Emit:
         return self.call("llvm.fma.v16f32" if a.type == f32x16 else "llvm.fma.f32", a.type, [a, b, c])
 
     def maximum(self, a: Value, b: Value) -> Value:
+        """The larger; b where either is NaN."""
         return self.b.select(self.b.fcmp_ordered(">", a, b), a, b)
+
+    def minimum(self, a: Value, b: Value) -> Value:
+        """The smaller; b where either is NaN."""
+        return self.b.select(self.b.fcmp_ordered("<", a, b), a, b)
+
+    def clamp(self, a: Value, low: Value, high: Value) -> Value:
+        """`a` within low .. high; a NaN passes, so that it is seen."""
+        return self.minimum(high, self.maximum(low, a))
 
     def absolute(self, a: Value) -> Value:
         return self.b.bitcast(self.b.and_(self.b.bitcast(a, i32x16), self.constant(i32x16, 0x7FFFFFFF)), f32x16)
@@ -111,9 +116,6 @@ class Emit:
 
     def square_root(self, a: Value) -> Value:
         return self.call("llvm.sqrt.f32", f32, [a])
-
-    def minimum(self, a: Value, b: Value) -> Value:
-        return self.b.select(self.b.fcmp_ordered("<", a, b), a, b)
 
     def shuffle(self, a: Value, order: Sequence[int]) -> Value:
         mask = ir.Constant(ir.VectorType(i32, len(order)), list(order))
@@ -247,8 +249,7 @@ class Emit:
     def exp(self, x: Value) -> Value:
         """e^x of f32x16 within 2 ulp: 2^n times a degree-6 polynomial on [-ln2/2, ln2/2]; 0 below -87, NaN of NaN."""
         low = self.b.fcmp_ordered("<", x, self.constant(f32x16, -87.0))
-        # this operand order lets NaN through
-        x = self.minimum(self.constant(f32x16, 88.0), self.maximum(self.constant(f32x16, -87.0), x))
+        x = self.clamp(x, self.constant(f32x16, -87.0), self.constant(f32x16, 88.0))
         n = self.round(self.b.fmul(x, self.constant(f32x16, 1.4426950408889634)))
         r = self.fma(n, self.constant(f32x16, -0.693359375), x)
         r = self.fma(n, self.constant(f32x16, 2.12194440e-4), r)
