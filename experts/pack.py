@@ -12,6 +12,7 @@ from ..cpu_kernels.layout import KINDS, ROWS, SPAN, packed_bytes, padded, padded
 from .checkpoint import release
 from .checkpoint.base import RawTensor
 from .codes import pack_rows
+from .errors import UnsupportedModelError
 from .formats import format_of
 from .memory import arena
 from .model import Model
@@ -70,7 +71,10 @@ class _Task:
 
 
 def packed_size(model: Model) -> int:
-    """Bytes that `pack` will allocate, computed from shapes alone."""
+    """Bytes that `pack` will allocate, computed from shapes alone.
+
+    Raises UnsupportedModelError, as `pack` does, where the experts of a layer differ in their packed kind.
+    """
     return sum(_size(tensor) for _, _, tensor in _matrices(model))
 
 
@@ -107,10 +111,21 @@ def _matrices(model: Model) -> Iterator[tuple[str, int | None, RawTensor]]:
     for role in model.weights.roles:
         shape = model.weights.shape(role)
         if len(shape) == 3:
-            for expert in range(shape[0]):
-                yield role, expert, model.weights.expert(role, expert)
+            experts = [model.weights.expert(role, expert) for expert in range(shape[0])]
+            _check_one_kind(role, experts)
+            yield from ((role, expert, tensor) for expert, tensor in enumerate(experts))
         elif len(shape) == 2 and not (role == "head" and model.weights.head_is_embedding):
             yield role, None, model.weights.stored(role)
+
+
+def _check_one_kind(role: str, experts: list[RawTensor]) -> None:
+    first, kind = experts[0], format_of(experts[0]).packed
+    other = next((tensor for tensor in experts if format_of(tensor).packed != kind), None)
+    if other is not None:
+        raise UnsupportedModelError(
+            f"{other.file}: tensor {other.name!r} ({role}) is {other.format} but another expert's is {first.format}; "
+            "convert the model so that all experts of a layer have one format"
+        )
 
 
 def _size(tensor: RawTensor) -> int:

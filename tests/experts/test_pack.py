@@ -1,5 +1,6 @@
 """Packing whole models: the arena's size, its contents, what is told of it, and the memory that it takes."""
 
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 from isotherm.cpu_kernels.layout import KINDS, SPAN
 from isotherm.cpu_kernels.reference import unpack
+from isotherm.experts.errors import UnsupportedModelError
 from isotherm.experts.formats import FORMATS
 from isotherm.experts.model import open_model
 from isotherm.experts.pack import PackedMatrix, PackedWeights, pack, packed_size
+from safetensors.numpy import load_file, save_file
 from support.tiny import ARCHITECTURES, write_blank_gguf, write_gguf, write_hf
 
 WIDE = {"hidden_size": 256, "intermediate_size": 256}
@@ -112,6 +115,18 @@ def test_a_matrix_of_several_slabs_has_no_seam(rows: int, tmp_path: Path) -> Non
     weights = pack(model)
     role = "layers.0.up"
     np.testing.assert_array_equal(values(weights, weights.matrices[role]), model.weights.dense(role))
+
+
+def test_experts_of_two_kinds_are_refused_before_anything_is_packed(tmp_path: Path) -> None:
+    write_hf(tmp_path, "mixtral")
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    name = next(name for name in sorted(tensors) if "experts.2." in name)
+    save_file({**tensors, name: tensors[name].astype(np.float16)}, file)
+    with pytest.raises(
+        UnsupportedModelError, match=rf"{re.escape(name)}.* is F16 but another expert's is F32; convert"
+    ):
+        packed_size(open_model(tmp_path))
 
 
 MEASURE = """
