@@ -163,6 +163,8 @@ def assemble(config: Config, progress: Progress) -> Assembly:
     template = ChatTemplate(tokenizer.chat_template, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
     num_blocks = plan_memory(model, config, psutil.virtual_memory().available)
     events = EventLog()
+    for detail in tokenizer.fallbacks:
+        events.record("tokenizer_guessed", detail)
     threads = config.threads or default_threads()
     runner = load_runner(
         model,

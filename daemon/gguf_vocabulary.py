@@ -1,7 +1,7 @@
 """A Vocabulary from GGUF metadata: byte-level BPE ("gpt2") or SentencePiece BPE ("llama")."""
 
-import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import IntEnum
 from typing import Any
 
@@ -13,7 +13,7 @@ from .pretokenizers import pre_tokenizer
 from .vocabulary import END_TOKENS, SPACE_MARK, Vocabulary, byte_level_bytes, is_byte_token, sentencepiece_bytes
 
 _PREFIX = "tokenizer.ggml."
-_log = logging.getLogger(__name__)
+_NO_PRE = "tokenizer.ggml.pre is missing; words are cut by the 'default' rule, which may hurt the output"
 
 
 class _TokenType(IntEnum):
@@ -113,10 +113,7 @@ def read_gguf(values: Mapping[str, Any]) -> Vocabulary:
 
 def _byte_level(metadata: _Metadata) -> Vocabulary:
     name = metadata.get("pre")
-    if name is None:
-        _log.warning("tokenizer.ggml.pre is missing; words are cut by the 'default' rule, which may hurt the output")
-        name = "default"
-    pre = pre_tokenizer(name)
+    pre = pre_tokenizer("default" if name is None else name)
     merges = [_pair(merge) for merge in metadata.array("merges", str)]
     # What is typed by a user must never merge into a control token.
     control = {metadata.tokens[i] for i in metadata.special}
@@ -124,7 +121,8 @@ def _byte_level(metadata: _Metadata) -> Vocabulary:
     encoder = _encoder(metadata, merges, ignore_merges=pre.whole_words)
     encoder.pre_tokenizer = pre.build()
     token_bytes = byte_level_bytes(metadata.raw_tokens, metadata.special | metadata.named)
-    return _finish(metadata, encoder, token_bytes, adds_bos=pre.adds_bos)
+    vocabulary = _finish(metadata, encoder, token_bytes, adds_bos=pre.adds_bos)
+    return replace(vocabulary, fallbacks=(_NO_PRE,)) if name is None else vocabulary
 
 
 def _pair(merge: str) -> tuple[str, str]:

@@ -38,6 +38,7 @@ class Tokenizer:
         self.eos_ids = vocabulary.eos_ids
         self.special_ids = vocabulary.special_ids
         self.chat_template = vocabulary.chat_template
+        self.fallbacks = vocabulary.fallbacks
 
     @classmethod
     def from_folder(cls, path: str | Path) -> Self:

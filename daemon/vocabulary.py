@@ -30,6 +30,7 @@ class Vocabulary:
 
     token_bytes[i]: what token i adds to the text, its own name for a special token. special_ids: control tokens, which
     never show in the text. eos_ids: every token that ends a generation; eos_id is the one that templates name.
+    fallbacks: what was assumed because the file does not say, a sentence each.
     """
 
     encoder: tokenizers.Tokenizer
@@ -39,6 +40,7 @@ class Vocabulary:
     eos_id: int | None
     eos_ids: frozenset[int]
     chat_template: str | None
+    fallbacks: tuple[str, ...] = ()
 
 
 def byte_alphabet() -> dict[str, int]:

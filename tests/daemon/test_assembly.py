@@ -1,9 +1,12 @@
-"""What `isotherm status` tells of a model's formats."""
+"""What `isotherm status` tells of a model's formats and of what had to give way."""
 
 from pathlib import Path
 
+import gguf
 import numpy as np
-from isotherm.daemon.assembly import formats_of
+import pytest
+from isotherm.daemon.assembly import assemble, formats_of
+from isotherm.daemon.config import Config
 from isotherm.experts.model import open_model
 from safetensors.numpy import load_file, save_file
 from support.tiny import write_gguf, write_hf
@@ -24,3 +27,17 @@ def test_a_tensor_that_the_model_does_not_use_is_not_told(tmp_path: Path) -> Non
     file = tmp_path / "model.safetensors"
     save_file({**load_file(file), "position_ids": np.arange(8)[None]}, file)
     assert formats_of(open_model(tmp_path)).keys() == {"F32"}
+
+
+def test_each_fallback_of_a_load_is_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gguf.GGUFWriter, "add_tokenizer_pre", lambda writer, pre: None)
+    path = tmp_path / "tiny.gguf"
+    write_gguf(path, "llama", {"": "Q4_1", "v_proj": "Q5_1"})
+    assembly = assemble(Config(model=path, threads=1, context=64), lambda stage, done, total: None)
+    try:
+        counts = assembly.status()["events"]["counts"]
+        page = assembly.engine.metrics.render().decode()
+    finally:
+        assembly.engine.stop()
+    assert counts == {"tokenizer_guessed": 1, "weights_reencoded": 1}
+    assert all(f'isotherm_fallback_events_total{{name="{name}"}} 1.0' in page for name in counts)
