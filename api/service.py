@@ -16,7 +16,8 @@ class Limits:
 
     max_body: of one request; max_bodies: of all that are open. body_timeout: how long a client may take to send one.
     max_choices: completions of one request, over all its prompts. ping_interval: longest silence of a stream.
-    write_timeout: how long a client may leave a full connection unread before its request is aborted.
+    write_timeout: how long a client may leave a full connection unread before its request is aborted. step_limit: a
+    step of the model that runs for longer hangs, as far as /health is concerned.
     """
 
     max_body: int = 8 * 2**20
@@ -25,6 +26,7 @@ class Limits:
     max_choices: int = 128
     ping_interval: float = 10.0
     write_timeout: float = 60.0
+    step_limit: float = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,4 +60,7 @@ class Service:
     def unready(self) -> str | None:
         """Why requests cannot be served now, None if they can."""
         stats = self.client.stats()
-        return None if stats.state == "ready" else stats.reason or f"the engine is {stats.state}"
+        if stats.state != "ready":
+            return stats.reason or f"the engine is {stats.state}"
+        age = stats.step_age()
+        return f"a step of the model has been running for {age:.0f} s" if age > self.limits.step_limit else None

@@ -96,6 +96,7 @@ class _Snapshot(Collector):
             ("requests_waiting", "Requests that wait", stats.waiting),
             ("waiting_tokens", "Tokens to compute for requests that wait", stats.waiting_tokens),
             ("kv_cache_usage_ratio", "Share of KV blocks held by running requests", stats.kv_usage),
+            ("step_age_seconds", "How long the step under way has run, 0 when idle", stats.step_age()),
             ("ready", "1 if the engine takes requests", float(stats.state == "ready")),
         ):
             yield GaugeMetricFamily(f"isotherm_{name}", text, value)

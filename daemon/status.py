@@ -38,5 +38,5 @@ class EngineStats:
         return 1.0 - self.kv_blocks_free / self.kv_blocks if self.kv_blocks else 0.0
 
     def step_age(self, now: float | None = None) -> float:
-        """Seconds for which the step under way has run; 0 when idle. A watchdog compares it with its limit."""
+        """Seconds for which the step under way has run; 0 when idle."""
         return max(0.0, (time.monotonic() if now is None else now) - self.heartbeat) if self.busy else 0.0

@@ -1,24 +1,41 @@
 """The HTTP side on the real engine and scheduler, over a model that is only arithmetic."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import httpx
+import numpy as np
 from isotherm.api.app import create_app
+from isotherm.api.service import Limits
 from isotherm.daemon.budget import StepBudget
 from isotherm.daemon.engine import Engine
 from isotherm.daemon.kv_cache import BlockPool
 from isotherm.daemon.scheduler import Scheduler
-from support.api_service import COMPLETIONS, make_service, serving, wait_until
+from isotherm.daemon.step import StepPlan
+from numpy.typing import NDArray
+from support.api_service import COMPLETIONS, call, make_service, serving, wait_until
 from support.fake_runner import FakeRunner
 from support.scripted_engine import VOCAB_SIZE
+from support.serving import make_submit
+
+
+class GatedRunner(FakeRunner):
+    def __init__(self, gate: threading.Event | None, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.gate = gate
+
+    def execute(self, plan: StepPlan) -> NDArray[np.float32]:
+        assert self.gate is None or self.gate.wait(20)
+        return super().execute(plan)
 
 
 @contextmanager
-def running(latency_s: float = 0.0) -> Iterator[Engine]:
-    """An engine whose pool holds a few of these requests at a time."""
-    runner = FakeRunner(num_blocks=32, vocab_size=VOCAB_SIZE, latency_s=latency_s)
+def running(latency_s: float = 0.0, gate: threading.Event | None = None) -> Iterator[Engine]:
+    """An engine whose pool holds a few of these requests at a time. With a gate its steps end when that is open."""
+    runner = GatedRunner(gate, num_blocks=32, vocab_size=VOCAB_SIZE, latency_s=latency_s)
     scheduler = Scheduler(
         BlockPool(runner.num_blocks, runner.block_size),
         max_step_tokens=runner.max_step_tokens,
@@ -73,6 +90,40 @@ def test_a_client_that_leaves_frees_its_blocks() -> None:
         page = httpx.get(base + "/metrics").text
         assert "isotherm" in page
         assert engine.stats().generated_tokens < 200
+
+
+def test_pings_and_health_go_on_during_a_step() -> None:
+    """[61, 71] In prefill, while the engine waits for the model."""
+    gate = threading.Event()
+    with running(gate=gate) as engine:
+        service = make_service(engine.client, limits=Limits(ping_interval=0.01))
+        with serving(service) as port:
+            base = f"http://127.0.0.1:{port}"
+            body = {"prompt": "x" * 20, "max_tokens": 3, "ignore_eos": True, "stream": True}
+            with httpx.stream("POST", base + COMPLETIONS, json=body, timeout=20) as response:
+                lines = response.iter_lines()
+                assert [next(lines) for _ in range(6)] == [": ping", ""] * 3
+                wait_until(lambda: engine.stats().busy)
+                assert httpx.get(base + "/health").status_code == 200
+                gate.set()
+                assert [line for line in lines if line][-1] == "data: [DONE]"
+        assert_nothing_left(engine)
+
+
+def test_a_step_that_hangs_is_seen_by_health_and_on_the_metrics_page() -> None:
+    gate = threading.Event()
+    with running(gate=gate) as engine:
+        service = make_service(engine.client, metrics=engine.metrics, limits=Limits(step_limit=0.0))
+        assert call(service, "GET", "/health").status_code == 200
+        engine.client.submit(make_submit("a", [1, 2, 3], max_tokens=1))
+        wait_until(lambda: engine.stats().step_age() > 0)
+        health = call(service, "GET", "/health")
+        assert health.status_code == 503
+        assert "a step of the model has been running" in health.json()["reason"]
+        assert "isotherm_step_age_seconds 0.0\n" not in call(service, "GET", "/metrics").text
+        gate.set()
+        assert_nothing_left(engine)
+        assert call(service, "GET", "/health").status_code == 200
 
 
 def test_a_stopped_request_is_counted_to_its_stop_string() -> None:
