@@ -3,17 +3,20 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
 from isotherm.daemon.runner import kv_block_bytes
 from isotherm.experts.model import open_model
+from openai.types.chat import ChatCompletion
 from support import tiny
 from support.daemon_process import Daemon, running
 
 MODEL = "tiny-moe"
 MESSAGES = [{"role": "user", "content": "the cat is on the mat and in the hat"}]
 GREEDY = {"model": MODEL, "messages": MESSAGES, "temperature": 0, "max_tokens": 24}
+SEEDED = GREEDY | {"temperature": 1.5, "seed": 7}
 
 
 @pytest.fixture(scope="module")
@@ -91,16 +94,23 @@ def test_too_long_prompt_is_a_bad_request(client: openai.OpenAI) -> None:
     assert caught.value.code == "context_length_exceeded"
 
 
-def test_neighbours_do_not_change_an_answer(daemon: Daemon, client: openai.OpenAI) -> None:
-    alone = client.chat.completions.create(**GREEDY).choices[0].message.content
+@pytest.mark.parametrize("question", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+def test_neighbours_do_not_change_an_answer(question: dict[str, Any], daemon: Daemon, client: openai.OpenAI) -> None:
+    alone = client.chat.completions.create(**question, logprobs=True)
 
-    async def together() -> list[str | None]:
+    async def together() -> ChatCompletion:
         async with openai.AsyncOpenAI(base_url=f"{daemon.url}/v1", api_key="none", max_retries=0) as many:
             others = [_ask(many, i) for i in range(15)]
-            answer, *_ = await asyncio.gather(many.chat.completions.create(**GREEDY), *others)
-            return [answer.choices[0].message.content]
+            answer, *_ = await asyncio.gather(many.chat.completions.create(**question, logprobs=True), *others)
+            return answer
 
-    assert asyncio.run(together()) == [alone]
+    assert asyncio.run(together()).choices == alone.choices
+
+
+def test_another_seed_gives_another_text(client: openai.OpenAI) -> None:
+    """Else the test above would show nothing of seeds."""
+    texts = [client.chat.completions.create(**SEEDED | {"seed": seed}).choices[0].message.content for seed in (7, 8)]
+    assert texts[0] != texts[1]
 
 
 def test_flood_ends_in_as_many_answers(daemon: Daemon) -> None:
