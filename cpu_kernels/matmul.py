@@ -25,10 +25,7 @@ _PAIR = 2  # tiles per step of the expert's first product: 32 rows are one group
 def _store_tile(e: Emit, source: Value, target: Value, bias: Value, low: Value, high: Value) -> None:
     """target[16] = clamp(source + bias); `bias` addresses zeros where there is none."""
     value = e.b.fadd(e.load(f32x16, e.pointer(source)), e.load(f32x16, e.pointer(bias)))
-    floor, ceiling = e.splat(low), e.splat(high)  # written so that a NaN passes through and is seen
-    value = e.b.select(e.b.fcmp_ordered("<", value, floor), floor, value)
-    value = e.b.select(e.b.fcmp_ordered(">", value, ceiling), ceiling, value)
-    e.store(value, e.pointer(target), 0, 4)
+    e.store(e.clamp(value, e.splat(low), e.splat(high)), e.pointer(target), 0, 4)
 
 
 @micro_kernel()
@@ -56,18 +53,18 @@ def _copy_span32(e: Emit, source: Value, target: Value) -> None:
 
 LINEAR_FIELDS = (
     "x", "x_stride", "product", "w", "tile_bytes", "tiles", "spans", "chunk", "out", "out_stride",
-    "bias", "add", "low", "high", "count_slot", "per_token", "scratch",
+    "bias", "add", "low", "high", "count_slot", "scratch",
 )  # fmt: skip
 (
     _X, _X_STRIDE, _PRODUCT, _W, _TILE_BYTES, _TILES, _SPANS, _CHUNK, _OUT, _OUT_STRIDE, _BIAS, _ADD, _LOW, _HIGH,
-    _COUNT_SLOT, _PER_TOKEN, _SCRATCH,
+    _COUNT_SLOT, _SCRATCH,
 ) = slots(LINEAR_FIELDS)  # fmt: skip
 
 
 @kernel
 def linear(d: Any, step: Any, worker: int) -> None:
     """out[t] = clamp(W x[t] + bias, low, high), or out[t] += W x[t] + bias where `add`. Items: chunks of tiles."""
-    count = step[d[_COUNT_SLOT]] * d[_PER_TOKEN]
+    count = step[d[_COUNT_SLOT]]
     low, high = float32(float_from_bits(d[_LOW])), float32(float_from_bits(d[_HIGH]))
     scratch = d[_SCRATCH] + worker * SCRATCH_BYTES
     result = scratch + _FIRST_RESULT
@@ -119,24 +116,34 @@ EXPERT_FIELDS = (
 
 
 @kernel
+def _items(d: Any) -> Any:
+    """How many chunks of tiles an expert has, and all active experts together."""
+    chunks = (d[_M_TILES] + d[_M_CHUNK] - 1) // d[_M_CHUNK]
+    return chunks, read_i64(d[_M_NUM_ACTIVE]) * chunks
+
+
+@kernel
+def _item(d: Any, item: int, chunks: int) -> Any:
+    """An item's expert, its first and last tile, and the first and last place of the expert's pairs."""
+    expert, first = read_i64(d[_M_ACTIVE] + 8 * (item // chunks)), item % chunks * d[_M_CHUNK]
+    start, end = read_i64(d[_M_OFFSETS] + 8 * expert), read_i64(d[_M_OFFSETS] + 8 * (expert + 1))
+    return expert, first, min(first + d[_M_CHUNK], d[_M_TILES]), start, end
+
+
+@kernel
 def expert_gate_up(d: Any, step: Any, worker: int) -> None:
     """Row s of out = silu(G_e x) * (U_e x) for the s-th pair in expert order, as the next product's record.
 
     Items: active experts x chunks of tiles. The record of a pair's token is read in place; nothing is gathered.
     """
     scratch = d[_M_SCRATCH] + worker * SCRATCH_BYTES
-    chunks = (d[_M_TILES] + d[_M_CHUNK] - 1) // d[_M_CHUNK]
-    items = read_i64(d[_M_NUM_ACTIVE]) * chunks
+    chunks, items = _items(d)
     while True:
         item = atomic_add(d[COUNTER], 1)
         if item >= items:
             break
-        expert = read_i64(d[_M_ACTIVE] + 8 * (item // chunks))
+        expert, first, last, start, end = _item(d, item, chunks)
         gate, up = read_i64(d[_M_TABLE] + 8 * expert), read_i64(d[_M_SECOND_TABLE] + 8 * expert)
-        end = read_i64(d[_M_OFFSETS] + 8 * (expert + 1))
-        first = (item % chunks) * d[_M_CHUNK]
-        last = min(first + d[_M_CHUNK], d[_M_TILES])
-        start = read_i64(d[_M_OFFSETS] + 8 * expert)
         while start < end:
             block = min(BLOCK, end - start)
             for t in range(block):
@@ -170,18 +177,13 @@ def _gate_up_pair(d: Any, block: int, gate: int, up: int, start: int, tile: int,
 def expert_down(d: Any, step: Any, worker: int) -> None:
     """Row s of out = D_e x[s] for the s-th pair in expert order. Items: active experts x chunks of tiles."""
     scratch = d[_M_SCRATCH] + worker * SCRATCH_BYTES
-    chunks = (d[_M_TILES] + d[_M_CHUNK] - 1) // d[_M_CHUNK]
-    items = read_i64(d[_M_NUM_ACTIVE]) * chunks
+    chunks, items = _items(d)
     while True:
         item = atomic_add(d[COUNTER], 1)
         if item >= items:
             break
-        expert = read_i64(d[_M_ACTIVE] + 8 * (item // chunks))
+        expert, first, last, start, end = _item(d, item, chunks)
         w = read_i64(d[_M_TABLE] + 8 * expert)
-        end = read_i64(d[_M_OFFSETS] + 8 * (expert + 1))
-        first = (item % chunks) * d[_M_CHUNK]
-        last = min(first + d[_M_CHUNK], d[_M_TILES])
-        start = read_i64(d[_M_OFFSETS] + 8 * expert)
         while start < end:
             block = min(BLOCK, end - start)
             for t in range(block):

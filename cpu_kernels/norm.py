@@ -11,11 +11,9 @@ from .layout import GROUP, padded
 from .memory import atomic_add, float_from_bits, read_i64
 from .simd import Emit, Value, f32, f32x16, i8, i32x16, micro_kernel
 
-QUANTISE_FIELDS = ("x", "x_stride", "n", "count_slot", "per_token", "record", "record_stride")
+QUANTISE_FIELDS = ("x", "x_stride", "n", "count_slot", "record", "record_stride")
 RMS_NORM_FIELDS = (*QUANTISE_FIELDS, "weight", "eps", "rows", "plain", "plain_stride")
-(X, X_STRIDE, N, COUNT_SLOT, PER_TOKEN, RECORD, RECORD_STRIDE, WEIGHT, EPS, ROWS, PLAIN, PLAIN_STRIDE) = slots(
-    RMS_NORM_FIELDS
-)
+(X, X_STRIDE, N, COUNT_SLOT, RECORD, RECORD_STRIDE, WEIGHT, EPS, ROWS, PLAIN, PLAIN_STRIDE) = slots(RMS_NORM_FIELDS)
 SMALLEST = 2.0**-100  # a group below it is all zero, so that 127 / amax stays finite
 
 _padded = kernel(padded)
@@ -130,7 +128,7 @@ def rms_norm(d: Any, step: Any, worker: int) -> None:
 
     rows: 0, or address of the numbers of the rows of x to take.
     """
-    count, n = step[d[COUNT_SLOT]] * d[PER_TOKEN], d[N]
+    count, n = step[d[COUNT_SLOT]], d[N]
     while True:
         row = atomic_add(d[COUNTER], 1)
         if row >= count:
@@ -146,7 +144,7 @@ def rms_norm(d: Any, step: Any, worker: int) -> None:
 @kernel
 def quantise(d: Any, step: Any, worker: int) -> None:
     """Rows of n float32 to q8 records. Items: rows."""
-    count = step[d[COUNT_SLOT]] * d[PER_TOKEN]
+    count = step[d[COUNT_SLOT]]
     while True:
         row = atomic_add(d[COUNTER], 1)
         if row >= count:

@@ -33,7 +33,7 @@ class DecoderRunner:
     ) -> None:
         self.vocab_size, self.num_blocks = spec.vocab_size, num_blocks
         self.max_step_tokens = limits.tokens
-        self.max_context = min(spec.max_context, limits.blocks_per_sequence * KV_BLOCK)  # rope's tables end there
+        self.max_context = min(spec.max_context, limits.positions)
         self.weight_bytes, self.kv_bytes_per_token = weights.nbytes, cache.nbytes // (num_blocks * KV_BLOCK)
         self.active_weight_bytes_per_token = _active_bytes(spec, weights)
         self._weights, self._cache = weights, cache  # the program holds their addresses

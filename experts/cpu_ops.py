@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from ..cpu_kernels.descriptor import N_LOGITS, N_TOKENS
 from ..cpu_kernels.layout import KINDS, padded
 from ..cpu_kernels.program import FrozenProgram, Program
+from ..cpu_kernels.rope import NO_NORM, NORM_ALL_HEADS, NORM_EACH_HEAD
 from ..cpu_kernels.rope import STEP as HEAD_STEP
 from ..cpu_kernels.routing import SOFTMAX_ALL, SOFTMAX_CHOSEN
 from ..cpu_kernels.tiles import product_address, reader_address
@@ -15,13 +16,13 @@ from .buffers import Buffers, Routes, Rows
 from .errors import UnsupportedModelError
 from .kv_store import KvStore
 from .pack import PackedMatrix, PackedWeights
-from .spec import ModelSpec
+from .spec import ModelSpec, RopeSpec
 from .step_inputs import StepInputs
 
 _CHUNKS_PER_WORKER = 8  # of a matrix: enough that a slow worker delays nobody by much
 _MOST_TILES = 8  # a chunk stays in the second-level cache while blocks of tokens pass
 _EXPERT_TILES = 4
-_NORM_MODE = {"none": 0, "head": 1, "full": 2}
+_NORM_MODE = {"none": NO_NORM, "head": NORM_EACH_HEAD, "full": NORM_ALL_HEADS}
 
 
 def check_spec(spec: ModelSpec) -> None:
@@ -42,7 +43,7 @@ class CpuOps:
         self._program = Program()
         self._keep: list[NDArray[np.generic]] = []  # tables whose addresses the program holds
         self.buffers = Buffers(spec, inputs.limits, threads)
-        self._cosines, self._sines = _turns(spec)
+        self._cosines, self._sines = _turns(spec.rope, inputs.limits.positions)
 
     @property
     def _clips_late(self) -> bool:
@@ -71,7 +72,7 @@ class CpuOps:
             "rms_norm", **_rows("x", self.buffers.x), weight=self._vector(role),
             n=self._spec.hidden_size, eps=float(self._spec.rms_eps),
             rows=self._inputs.logit_rows.ctypes.data if last_rows else 0,
-            count_slot=N_LOGITS if last_rows else N_TOKENS, per_token=1,
+            count_slot=N_LOGITS if last_rows else N_TOKENS,
             plain=normed.plain.ctypes.data if False in quantised else 0, plain_stride=normed.plain.shape[1],
             record=normed.record.ctypes.data if True in quantised else 0, record_stride=normed.record.shape[1],
         )  # fmt: skip
@@ -111,7 +112,7 @@ class CpuOps:
         if KINDS[self._matrix(f"layers.{layer}.o").kind].quantised:
             self._program.add(
                 "quantise", **_rows("x", mixed.plain), n=spec.q_size,
-                count_slot=N_TOKENS, per_token=1, **_rows("record", mixed.record),
+                count_slot=N_TOKENS, **_rows("record", mixed.record),
             )  # fmt: skip
             self._program.meet()
 
@@ -195,7 +196,7 @@ class CpuOps:
             w=matrix.address, tiles=matrix.tiles, spans=matrix.spans, chunk=self._chunk(matrix),
             out=out.ctypes.data, out_stride=out.strides[0],
             bias=self._vector(bias) if bias in self._weights.vectors else self.buffers.no_bias.ctypes.data,
-            add=int(add), low=-clip, high=clip, count_slot=count_slot, per_token=1,
+            add=int(add), low=-clip, high=clip, count_slot=count_slot,
             scratch=self.buffers.scratch.ctypes.data,
         )  # fmt: skip
         if not together:
@@ -250,8 +251,7 @@ def _prefix(layer: int, branch: str) -> str:
     return f"layers.{layer}." + (branch + "." if branch else "")
 
 
-def _turns(spec: ModelSpec) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Cosine and sine of every position and frequency, float32 [max_context, rotary_dim / 2]."""
-    angles = np.outer(np.arange(spec.max_context), np.array(spec.rope.inverse_frequencies, np.float64))
-    magnitude = spec.rope.magnitude
-    return (np.cos(angles) * magnitude).astype(np.float32), (np.sin(angles) * magnitude).astype(np.float32)
+def _turns(rope: RopeSpec, positions: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Cosine and sine of every position and frequency, float32 [positions, rotary_dim / 2]."""
+    angles = np.outer(np.arange(positions), np.array(rope.inverse_frequencies, np.float64))
+    return (np.cos(angles) * rope.magnitude).astype(np.float32), (np.sin(angles) * rope.magnitude).astype(np.float32)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cpu_kernels.descriptor import STEP_SLOTS
+from ..cpu_kernels.layout import KV_BLOCK
 
 Indices = NDArray[np.int64]
 
@@ -17,6 +18,11 @@ class StepLimits:
     tokens: int
     sequences: int
     blocks_per_sequence: int
+
+    @property
+    def positions(self) -> int:
+        """Positions of a sequence that its blocks hold."""
+        return self.blocks_per_sequence * KV_BLOCK
 
 
 @dataclass(slots=True)

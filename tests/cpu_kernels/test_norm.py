@@ -35,18 +35,18 @@ def split(record, n):
 def quantised(x, **options):
     size = record_bytes(x.shape[1], True)
     records = np.full((len(x), size), 0xAA, np.uint8)
-    fields = {"x": x, "x_stride": x.strides[0], "n": x.shape[1], "per_token": 1, "record": records}
+    fields = {"x": x, "x_stride": x.strides[0], "n": x.shape[1], "record": records}
     run_op(quantise, QUANTISE_FIELDS, fields | {"record_stride": size}, step={N_TOKENS: len(x)}, **options)
     return records
 
 
-def normed(x, weight, rows=None, count=None, per_token=1, **options):
+def normed(x, weight, rows=None, **options):
     """(plain, records) of the kernel."""
     n = x.shape[1]
-    count = count or (len(x) if rows is None else len(rows))
-    plain = np.full((count * per_token, padded(n)), np.nan, np.float32)
-    records = np.full((count * per_token, record_bytes(n, True)), 0xAA, np.uint8)
-    fields = {"x": x, "x_stride": x.strides[0], "n": n, "count_slot": N_LOGITS, "per_token": per_token}
+    count = len(x) if rows is None else len(rows)
+    plain = np.full((count, padded(n)), np.nan, np.float32)
+    records = np.full((count, record_bytes(n, True)), 0xAA, np.uint8)
+    fields = {"x": x, "x_stride": x.strides[0], "n": n, "count_slot": N_LOGITS}
     fields |= {"record": records, "record_stride": records.strides[0], "weight": weight, "eps": EPS}
     fields |= {"plain": plain, "plain_stride": plain.strides[0], "rows": 0 if rows is None else rows}
     run_op(rms_norm, RMS_NORM_FIELDS, fields, step={N_LOGITS: count}, **options)
@@ -75,15 +75,10 @@ def test_norm_takes_the_rows_it_is_told():
     np.testing.assert_array_equal(plain, normed(x, weight)[0][[4, 0, 4]])
 
 
-def test_norm_counts_rows_per_token():
-    x, weight = random_rows(6, 16), random_rows(1, 16, 1)[0]
-    np.testing.assert_array_equal(normed(x, weight, count=2, per_token=3)[0], normed(x, weight)[0])
-
-
 def test_norm_leaves_out_an_output_that_is_not_asked_for():
     x = random_rows(2, 32)
     plain = np.zeros((2, 64), np.float32)
-    fields = {"x": x, "x_stride": 128, "n": 32, "per_token": 1, "weight": np.ones(32, np.float32), "eps": EPS}
+    fields = {"x": x, "x_stride": 128, "n": 32, "weight": np.ones(32, np.float32), "eps": EPS}
     run_op(rms_norm, RMS_NORM_FIELDS, fields | {"plain": plain, "plain_stride": 256}, step={N_TOKENS: 2})
     np.testing.assert_array_equal(plain, normed(x, np.ones(32, np.float32))[0])
 

@@ -134,7 +134,7 @@ def multiply(
         biases[:rows] = bias
     fields = {"x": form, "x_stride": form.strides[0], "w": matrix.tiles, "chunk": chunk, "out": out, **matrix.fields}
     fields |= {"out_stride": out.strides[0], "bias": biases, "add": int(onto is not None), "low": -float(clamp)}
-    fields |= {"high": float(clamp), "count_slot": N_TOKENS, "per_token": 1}
+    fields |= {"high": float(clamp), "count_slot": N_TOKENS}
     fields["scratch"] = line_aligned((threads, SCRATCH_BYTES), 0xFF)
     run_op(linear, LINEAR_FIELDS, fields, step={N_TOKENS: len(x)}, threads=threads)
     assert (out[:, width:] == 7).all()
