@@ -234,9 +234,6 @@ class CpuOps:
     def _table(self, role: str) -> tuple[PackedMatrix, int]:
         """A bank's first matrix, and the address of the addresses of all."""
         bank = self._weights.banks.get(role) or [self._weights.matrices[role]]
-        kinds = {matrix.kind for matrix in bank}
-        if len(kinds) > 1:
-            raise UnsupportedModelError(f"the experts of {role} mix {sorted(kinds)}; convert the model to one format")
         table = np.array([matrix.address for matrix in bank], np.int64)
         self._keep.append(table)
         return bank[0], table.ctypes.data

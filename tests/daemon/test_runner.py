@@ -99,6 +99,13 @@ def test_the_context_ends_where_the_model_does(tmp_path: Path) -> None:
             feed(runner, [1], 40, (0, 1, 2))
 
 
+def test_memory_follows_the_served_context_not_the_model_s(tmp_path: Path) -> None:
+    write_hf(tmp_path, "llama", max_position_embeddings=1 << 27)
+    with engine(tmp_path, num_blocks=8, max_context=48) as runner:
+        assert runner.max_context == 48
+        assert np.isfinite(feed(runner, [1] * 48, 0, (0, 1, 2))).all()
+
+
 def test_a_closed_runner_refuses_to_run(folder: Path) -> None:
     with engine(folder, **LIMITS) as runner:
         pass
