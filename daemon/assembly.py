@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 
 from .. import __version__
+from ..cpu_kernels.features import host_tier
 from ..cpu_kernels.layout import KV_BLOCK
 from ..cpu_kernels.team import physical_cores
 from ..experts.demo import build_demo, demo_source
@@ -117,6 +118,7 @@ class Assembly:
                 "formats": formats_of(self.model),
             },
             "threads": self.threads,
+            "kernels": host_tier().name,
             "memory": {
                 "resident_bytes": psutil.Process().memory_info().rss,
                 "weight_bytes": self.runner.weight_bytes,
@@ -163,8 +165,7 @@ def assemble(config: Config, progress: Progress) -> Assembly:
     template = ChatTemplate(tokenizer.chat_template, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
     num_blocks = plan_memory(model, config, psutil.virtual_memory().available)
     events = EventLog()
-    for detail in tokenizer.fallbacks:
-        events.record("tokenizer_guessed", detail)
+    _tell_fallbacks(tokenizer, events)
     threads = config.threads or default_threads()
     runner = load_runner(
         model,
@@ -190,6 +191,13 @@ def assemble(config: Config, progress: Progress) -> Assembly:
         load_s=time.monotonic() - started,
         created=int(time.time()),
     )
+
+
+def _tell_fallbacks(tokenizer: Tokenizer, events: EventLog) -> None:
+    for detail in tokenizer.fallbacks:
+        events.record("tokenizer_guessed", detail)
+    if host_tier().name == "portable":
+        events.record("portable_kernels", "no AVX2 was found, or NUMBA_CPU_FEATURES hides it: kernels run much slower")
 
 
 def make_scheduler(runner: DecoderRunner, config: Config) -> Scheduler:

@@ -49,10 +49,8 @@ def _rows(data: dict[str, Any], url: str) -> Iterator[tuple[str, str]]:
     )
     yield "KV cache", f"{kv['usage']:.0%} in use, {kv['free_blocks']} of {kv['blocks']} blocks free, {kv['format']}"
     yield "requests", f"{requests['running']} running, {requests['waiting']} waiting, {data['preemptions']} preemptions"
-    yield (
-        "speed",
-        f"{data['tokens_per_second']:.1f} tokens/s, {data['generated_tokens']} in all, {data['threads']} threads",
-    )
+    yield "speed", f"{data['tokens_per_second']:.1f} tokens/s, {data['generated_tokens']} in all"
+    yield "kernels", f"{data['kernels']}, {data['threads']} threads"
     prefix = data["prefix_cache"]
     share = prefix["hit"] / prefix["queried"] if prefix["queried"] else 0.0
     yield "prefix cache", f"{share:.0%} of {prefix['queried']} prompt tokens were found"

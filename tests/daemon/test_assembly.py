@@ -5,6 +5,8 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from isotherm.cpu_kernels.features import tier_of
+from isotherm.daemon import assembly as assembly_module
 from isotherm.daemon.assembly import assemble, formats_of
 from isotherm.daemon.config import Config
 from isotherm.experts.model import open_model
@@ -31,6 +33,7 @@ def test_a_tensor_that_the_model_does_not_use_is_not_told(tmp_path: Path) -> Non
 
 def test_each_fallback_of_a_load_is_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gguf.GGUFWriter, "add_tokenizer_pre", lambda writer, pre: None)
+    monkeypatch.setattr(assembly_module, "host_tier", lambda: tier_of(frozenset({"sse2"})))
     path = tmp_path / "tiny.gguf"
     write_gguf(path, "llama", {"": "Q4_1", "v_proj": "Q5_1"})
     assembly = assemble(Config(model=path, threads=1, context=64), lambda stage, done, total: None)
@@ -39,5 +42,5 @@ def test_each_fallback_of_a_load_is_an_event(tmp_path: Path, monkeypatch: pytest
         page = assembly.engine.metrics.render().decode()
     finally:
         assembly.engine.stop()
-    assert counts == {"tokenizer_guessed": 1, "weights_reencoded": 1}
+    assert counts == {"tokenizer_guessed": 1, "portable_kernels": 1, "weights_reencoded": 1}
     assert all(f'isotherm_fallback_events_total{{name="{name}"}} 1.0' in page for name in counts)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import typer
-from isotherm.api.auth import key_digest
+from isotherm.daemon.config import key_digest
 from isotherm.daemon import state
 from isotherm.daemon.cli.app import app
 from isotherm.daemon.cli.background import _check_child
@@ -247,6 +247,7 @@ def status_data(**changes: Any) -> dict[str, Any]:
             "formats": {"Q4_K": {"tensors": 3, "packed": "q4m", "exact": False}},
         },
         "threads": 2,
+        "kernels": "avx2",
         "memory": {"resident_bytes": 2**30, "weight_bytes": 2**29, "kv_bytes": 2**28},
         "kv": {"format": "f16", "blocks": 8, "free_blocks": 6, "usage": 0.25},
         "requests": {"running": 1, "waiting": 2},
@@ -274,6 +275,7 @@ def test_status_shows_formats_load_and_degradations() -> None:
         "25% in use, 6 of 8 blocks free",
         "1 running, 2 waiting",
         "12.3 tokens/s",
+        "kernels avx2, 2 threads",
         "weights_reencoded x 3: [x]",
     ):
         assert words in text
