@@ -9,11 +9,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from .errors import InvalidApiKeyError, error_response
 
 
-def key_digest(key: str) -> bytes:
-    """The sha256 by which a key is known to the server."""
-    return hashlib.sha256(key.encode()).digest()
-
-
 class ApiKeys:
     """Lets a request pass if its key's digest is among `digests`; notes the digest as the request's tenant."""
 

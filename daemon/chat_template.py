@@ -9,7 +9,7 @@ from .errors import InvalidRequestError
 from .template_sandbox import MAX_CHARACTERS, TemplateEnvironment, TemplateRefusal
 
 MAX_SOURCE = 1 << 20  # characters; real templates stay below a tenth
-RESERVED = frozenset(
+_RESERVED = frozenset(
     {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "raise_exception", "strftime_now"}
 )
 
@@ -38,27 +38,27 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
-        /,  # so that any other name may be a kwarg
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
-        **kwargs: Any,
+        kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt for a conversation. kwargs go to the template as they are.
+        """The prompt for a conversation. `kwargs`, a client's chat_template_kwargs, go to the template as they are.
 
-        Raises InvalidRequestError: for messages that are malformed or not text, for a kwarg that is RESERVED, with the
+        Raises InvalidRequestError: for messages that are malformed or not text, for a kwarg that is reserved, with the
         template's words where it refuses, and for a model without a template.
         """
         if self._template is None:
             raise InvalidRequestError("the model has no chat template; use /v1/completions with a plain prompt")
-        for name in RESERVED & kwargs.keys():
-            raise InvalidRequestError(f"chat_template_kwargs must not hold {name!r}", "chat_template_kwargs")
+        extra = dict(kwargs or {})
+        if clash := _RESERVED & extra.keys():
+            raise InvalidRequestError(f"chat_template_kwargs must not hold {min(clash)!r}", "chat_template_kwargs")
         values = {
             "tools": list(tools) if tools else None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
             **self._tokens,
-            **kwargs,
+            **extra,
         }
         try:
             return self._fill(messages, values)

@@ -96,8 +96,11 @@ def read_api_keys(path: Path) -> tuple[str, ...]:
     return keys
 
 
+def key_digest(key: str) -> bytes:
+    """The sha256 by which a key is known to the server."""
+    return hashlib.sha256(key.encode()).digest()
+
+
 def key_digests(path: Path | None) -> frozenset[bytes]:
-    """The sha256 digests of the keys of a file; none without a file."""
-    return (
-        frozenset() if path is None else frozenset(hashlib.sha256(key.encode()).digest() for key in read_api_keys(path))
-    )
+    """The digests of the keys of a file; none without a file."""
+    return frozenset() if path is None else frozenset(map(key_digest, read_api_keys(path)))

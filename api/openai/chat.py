@@ -7,7 +7,6 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...daemon.chat_template import RESERVED
 from ...daemon.errors import InvalidRequestError
 from ...daemon.messages import Token, Usage
 from ..body import parse
@@ -80,14 +79,11 @@ def _logprobs(body: ChatRequest) -> int | None:
 
 
 def _render(service: Service, body: ChatRequest) -> str:
-    extra = dict(body.chat_template_kwargs or {})
-    clash = RESERVED & extra.keys()
-    if clash:
-        raise InvalidRequestError(f"chat_template_kwargs must not hold {min(clash)}", "chat_template_kwargs")
+    kwargs = dict(body.chat_template_kwargs or {})
     if body.reasoning_effort is not None:
-        extra.setdefault("reasoning_effort", body.reasoning_effort)
+        kwargs.setdefault("reasoning_effort", body.reasoning_effort)
     return service.chat_template.render(
-        body.messages, add_generation_prompt=body.add_generation_prompt is not False, **extra
+        body.messages, add_generation_prompt=body.add_generation_prompt is not False, kwargs=kwargs
     )
 
 

@@ -7,10 +7,10 @@ import httpx
 import pytest
 from fastapi.exceptions import RequestValidationError
 from isotherm.api.app import create_app
-from isotherm.api.auth import key_digest
 from isotherm.api.errors import error_response, handle_error
 from isotherm.api.middleware import BodyLimit
 from isotherm.api.service import Limits, Service
+from isotherm.daemon.config import key_digest
 from isotherm.daemon.errors import EngineError, OverloadedError
 from isotherm.daemon.status import EngineStats
 from starlette.requests import Request

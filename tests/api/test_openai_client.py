@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import openai
 import pytest
-from isotherm.api.auth import key_digest
 from isotherm.api.service import Service
+from isotherm.daemon.config import key_digest
 from isotherm.daemon.errors import EngineError, OverloadedError
 from openai.types.chat import ChatCompletionMessageParam
 from support.api_service import MODEL, make_service, serving, wait_until

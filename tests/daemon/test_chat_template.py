@@ -61,12 +61,12 @@ def test_tools_reach_the_template_and_an_empty_list_does_not() -> None:
 
 
 def test_kwargs_reach_the_template() -> None:
-    assert render("{{ enable_thinking }}", enable_thinking=False) == "False"
+    assert render("{{ enable_thinking }}", kwargs={"enable_thinking": False}) == "False"
 
 
-@pytest.mark.parametrize("name", ["bos_token", "raise_exception"])
+@pytest.mark.parametrize("name", ["bos_token", "messages", "raise_exception", "tools"])
 def test_kwargs_cannot_replace_what_the_server_sets(name: str) -> None:
-    error = refusal(CHATML, **{name: "x"})
+    error = refusal(CHATML, kwargs={name: "x"})
     assert name in str(error) and error.param == "chat_template_kwargs"
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import typer
-from isotherm.daemon.config import key_digest
 from isotherm.daemon import state
 from isotherm.daemon.cli.app import app
 from isotherm.daemon.cli.background import _check_child
 from isotherm.daemon.cli.output import ExitCode, fail
+from isotherm.daemon.config import key_digest
 from isotherm.daemon.errors import InvalidRequestError
 from isotherm.daemon.state import DaemonState, live_daemons, own_start, read_state, remove_state, write_state
 from support.api_service import MODEL, make_service, serving
