@@ -1,6 +1,6 @@
 """Typed reading of what a model file claims: each value is present, of its type and within its limits, or refused."""
 
-import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,10 +45,10 @@ class Fields:
         return value
 
     def number(self, key: str, low: float, high: float, default: float | None = None) -> float:
-        """A finite number in low..high."""
+        """A number in low..high."""
         value = self._present(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise self.broken(key, f"is {value!r}, not a finite number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+            raise self.broken(key, f"is {value!r}, not a number")
         if not low <= value <= high:
             raise self.broken(key, f"is {value}, not within {low} to {high}")
         return float(value)
@@ -66,11 +66,11 @@ class Fields:
         return value
 
     def numbers(self, key: str, count: int) -> list[float]:
-        """A list of `count` finite positive numbers."""
+        """A list of `count` positive numbers."""
         values = self._present(key, None)
         if not isinstance(values, list) or len(values) != count:
             raise self.broken(key, f"is not a list of {count} numbers")
-        if not all(type(value) in (int, float) and 0 < value < math.inf for value in values):
+        if not all(type(value) in (int, float) and 0 < value <= sys.float_info.max for value in values):
             raise self.broken(key, "holds values that are not positive numbers")
         return [float(value) for value in values]
 

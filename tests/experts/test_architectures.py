@@ -175,6 +175,7 @@ REFUSED = [
     ("llama", "vocab_size", {"vocab_size": True}, CheckpointError),
     ("llama", "rms_norm_eps", {"rms_norm_eps": math.nan}, CheckpointError),
     ("llama", "rms_norm_eps", {"rms_norm_eps": -1.0}, CheckpointError),
+    ("llama", "rms_norm_eps", {"rms_norm_eps": 10**400}, CheckpointError),
     ("llama", "intermediate_size", {"intermediate_size": None}, CheckpointError),
     ("mixtral", "num_key_value_heads", {"num_key_value_heads": None}, CheckpointError),
     ("mixtral", "num_experts_per_tok", {"num_experts_per_tok": 5}, CheckpointError),
