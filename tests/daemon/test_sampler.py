@@ -197,6 +197,11 @@ def test_equal_scores_at_the_border_of_top_k_go_to_the_lower_ids():
     assert set(np.flatnonzero(drawn)) == {0, 1, 2}
 
 
+def test_min_p_of_one_keeps_the_best_and_its_equals():
+    sampler = Sampler(params(temperature=1.0, min_p=1.0), ())
+    assert {sampler.sample(row(1.0, 3.0, 2.9, 3.0))[0] for _ in range(50)} == {1, 3}
+
+
 @pytest.mark.parametrize("temperature", [1e-30, 1e-40, 1e-300])
 def test_a_tiny_temperature_is_greedy(temperature):
     """float32 rounds the last one to zero."""
