@@ -42,7 +42,8 @@ class StepBudget:
         room_s = self.target_s - (self.seconds_per_decode_step or 0.0)
         if room_s >= self.max_tokens * self.seconds_per_prefill_token:
             return self.max_tokens
-        tokens = int(room_s / self.seconds_per_prefill_token) // FLOOR * FLOOR
+        # Without room the time of a token does not matter; it may have been measured as nothing.
+        tokens = int(room_s / self.seconds_per_prefill_token) // FLOOR * FLOOR if room_s > 0 else 0
         return min(max(tokens, FLOOR), self.max_tokens)
 
     @property

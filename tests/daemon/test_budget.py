@@ -26,6 +26,13 @@ def test_a_slow_machine_still_gets_the_floor() -> None:
     assert budget.prefill_tokens(4) == FLOOR
 
 
+def test_prefill_that_seemed_to_take_no_time_gets_the_floor_where_decoding_alone_is_too_slow() -> None:
+    budget = StepBudget(target_s=0.1, max_tokens=512)
+    budget.observe(0, 4, 0.5)
+    budget.observe(16, 4, 0.4)
+    assert budget.prefill_tokens(4) == FLOOR
+
+
 def test_the_floor_does_not_exceed_the_limit() -> None:
     assert StepBudget(target_s=0.1, max_tokens=4).prefill_tokens(1) == 4
 
