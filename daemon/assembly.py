@@ -23,6 +23,7 @@ from .chat_template import ChatTemplate
 from .config import Config, ConfigError, readable
 from .engine import Engine
 from .events import EventLog
+from .inbox import QueueLimits
 from .kv_cache import BlockPool
 from .memory import GIB, Demand, plan_blocks
 from .paths import cache_folder
@@ -178,11 +179,12 @@ def assemble(config: Config, progress: Progress) -> Assembly:
         progress=progress,
         events=events,
     )
+    limits = QueueLimits(max_queued=config.max_queued, max_queued_tokens=config.max_queued_tokens)
     return Assembly(
         config=config,
         model=model,
         runner=runner,
-        engine=Engine(runner, make_scheduler(runner, config), events=events),
+        engine=Engine(runner, make_scheduler(runner, config), limits, events=events),
         tokenizer=tokenizer,
         chat_template=template,
         throughput=Throughput(),
@@ -207,7 +209,5 @@ def make_scheduler(runner: DecoderRunner, config: Config) -> Scheduler:
         max_running=config.max_running,
         max_step_tokens=runner.max_step_tokens,
         max_context=runner.max_context,
-        max_queued=config.max_queued,
-        max_queued_tokens=config.max_queued_tokens,
         budget=StepBudget(config.step_target_s, runner.max_step_tokens),
     )

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .client import EngineClient
-from .errors import EngineError, OverloadedError, RequestError
+from .errors import EngineError, RequestError
 from .events import EventLog
 from .inbox import Inbox, QueueLimits
 from .messages import Failed, Finished, FinishReason, Submit, Token, TokenLogprobs, Usage
@@ -44,13 +44,19 @@ class Engine:
     """
 
     def __init__(
-        self, runner: Runner, scheduler: Scheduler, *, events: EventLog | None = None, max_failures: int = 3
+        self,
+        runner: Runner,
+        scheduler: Scheduler,
+        limits: QueueLimits,
+        *,
+        events: EventLog | None = None,
+        max_failures: int = 3,
     ) -> None:
         self.events = EventLog() if events is None else events
         self._runner = runner
         self._scheduler = scheduler
         self._max_failures = max_failures
-        self._inbox = Inbox(QueueLimits(max_queued=scheduler.max_queued, max_queued_tokens=scheduler.max_queued_tokens))
+        self._inbox = Inbox(limits)
         self.client = EngineClient(
             self._inbox, vocab_size=runner.vocab_size, max_context=scheduler.max_context, stats=self.stats
         )
@@ -145,7 +151,7 @@ class Engine:
         try:
             request = _Request(Sampler(sampling, submit.prompt, stop_ids), timer)
             self._scheduler.submit(submit)
-        except (RequestError, OverloadedError) as error:
+        except RequestError as error:
             failure = error
         except Exception as error:
             logger.exception("request %s could not be queued", submit.request_id)
@@ -262,7 +268,7 @@ class Engine:
     def _publish(self, busy: bool) -> None:
         """Tell clients how things are."""
         numbers = self._scheduler.stats
-        self._inbox.publish_queue(numbers.num_waiting, numbers.num_waiting_tokens, self._scheduler.budget.prefill_rate)
+        self._inbox.publish_queue(numbers.num_queued, numbers.num_queued_tokens, self._scheduler.budget.prefill_rate)
         self._stats = EngineStats(
             busy=busy,
             heartbeat=time.monotonic(),

@@ -31,7 +31,7 @@ class Inbox:
         self._messages: list[ToEngine] = []
         self._mailboxes: dict[str, Mailbox] = {}
         self._in_messages = (0, 0)  # requests, prompt tokens: not yet taken
-        self._in_scheduler = (0, 0)  # taken, and by the engine's last word still waiting
+        self._in_scheduler = (0, 0)  # taken, and by the engine's last word not yet run
         self._prefill_rate: float | None = None
         self._refusal: str | None = None
         self._to_wake: list[Mailbox] = []  # of the engine thread alone
@@ -83,7 +83,7 @@ class Inbox:
             return messages
 
     def publish_queue(self, requests: int, tokens: int, prefill_rate: float | None) -> None:
-        """The engine's word on what waits now, of all that it has taken, and on how fast it computes prompts."""
+        """The engine's word on what it has taken and not yet run, and on how fast it computes prompts."""
         with self._changed:
             self._in_scheduler = (requests, tokens)
             self._prefill_rate = prefill_rate

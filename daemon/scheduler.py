@@ -9,19 +9,17 @@ with room for its whole prompt. When blocks run out, the request admitted last g
 request always makes progress, and nothing can deadlock.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
 from .budget import StepBudget
-from .errors import ContextLengthError, InvalidRequestError, OverloadedError
+from .errors import ContextLengthError, InvalidRequestError
 from .kv_cache import BlockPool, BlockTable
 from .messages import Finished, FinishReason, Submit
 from .sequence import Sequence
 from .step import Chunk, StepPlan
-
-_RETRY_AFTER_S = (1.0, 600.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +37,27 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerStats:
-    """A snapshot for metrics. The first five are gauges, the others count since the start."""
+    """A snapshot for metrics. The first seven are gauges, the others count since the start.
+
+    queued: of those that wait, the ones that never ran; preempted ones wait too.
+    """
 
     num_running: int
     num_waiting: int
     num_waiting_tokens: int
+    num_queued: int
+    num_queued_tokens: int
     num_blocks: int
     num_free_blocks: int
     num_preemptions: int
-    num_rejected: int
     num_prefix_queried_tokens: int
     num_prefix_hit_tokens: int
-    num_finished: dict[FinishReason, int]
 
 
 class Scheduler:
     """Queue, running set and block tables of all requests. Single-threaded: schedule, run the plan, commit, repeat.
 
-    max_step_tokens bounds a step, max_running the requests in it; max_queued and max_queued_tokens bound what waits.
+    max_step_tokens bounds a step, max_running the requests in it; what may wait is bounded at the door, by the inbox.
     A sequence, prompt and outputs, holds at most `max_context` tokens, or what the pool holds if that is less.
     """
 
@@ -67,24 +68,16 @@ class Scheduler:
         max_running: int,
         max_step_tokens: int,
         max_context: int,
-        max_queued: int,
-        max_queued_tokens: int,
         budget: StepBudget,
     ) -> None:
         if not 1 <= max_running <= max_step_tokens:
             raise ValueError(f"max_running {max_running} must lie between 1 and max_step_tokens {max_step_tokens}")
-        if max_queued < 1:
-            raise ValueError(f"max_queued {max_queued} must be at least 1: a request waits for the next step")
         self.pool = pool
         self.max_running = max_running
         self.max_step_tokens = max_step_tokens
         self.max_context = min(max_context, pool.num_blocks * pool.block_size)
-        self.max_queued = max_queued
-        self.max_queued_tokens = max_queued_tokens
         self.budget = budget
         self.num_preemptions = 0
-        self.num_rejected = 0
-        self.num_finished: Counter[FinishReason] = Counter()
         self._waiting: deque[Sequence] = deque()  # preempted ones in front
         self._running: list[Sequence] = []
         self._sequences: dict[str, Sequence] = {}  # all that have not ended
@@ -96,7 +89,7 @@ class Scheduler:
         return bool(self._sequences)
 
     def submit(self, submit: Submit) -> None:
-        """Queue a request. Raises InvalidRequestError, ContextLengthError or OverloadedError; then it is forgotten."""
+        """Queue a request. Raises InvalidRequestError or ContextLengthError; then it is forgotten."""
         length = len(submit.prompt)
         if submit.request_id in self._sequences:
             raise InvalidRequestError(f"request id {submit.request_id!r} is already in use", "request_id")
@@ -108,7 +101,6 @@ class Scheduler:
                 f"shorten it to {self.max_context - 1} or less",
                 "prompt",
             )
-        self._check_queue(length)
         sequence = Sequence(submit, BlockTable(list(submit.prompt), submit.cache_salt))
         self._sequences[submit.request_id] = sequence
         self._waiting.append(sequence)
@@ -169,31 +161,20 @@ class Scheduler:
         sequence = self._sequences.get(request_id)
         return None if sequence is None else self._end(sequence, reason)
 
-    def sequence(self, request_id: str) -> Sequence:
-        """The request's tokens and sampling parameters, also if it was aborted during the step. Raises KeyError."""
-        for sequence in self._in_step:
-            if sequence.request_id == request_id:
-                return sequence
-        return self._sequences[request_id]
-
-    @property
-    def request_ids(self) -> list[str]:
-        """All requests that have not ended."""
-        return list(self._sequences)
-
     @property
     def stats(self) -> SchedulerStats:
+        queued = [sequence.num_prompt_tokens for sequence in self._waiting if sequence.num_cached is None]
         return SchedulerStats(
             num_running=len(self._running),
             num_waiting=len(self._waiting),
             num_waiting_tokens=sum(len(sequence.tokens) for sequence in self._waiting),
+            num_queued=len(queued),
+            num_queued_tokens=sum(queued),
             num_blocks=self.pool.num_blocks,
             num_free_blocks=self.pool.num_free,
             num_preemptions=self.num_preemptions,
-            num_rejected=self.num_rejected,
             num_prefix_queried_tokens=self.pool.num_queried_tokens,
             num_prefix_hit_tokens=self.pool.num_hit_tokens,
-            num_finished=dict(self.num_finished),
         )
 
     def check_integrity(self) -> None:
@@ -267,7 +248,6 @@ class Scheduler:
         sequence.ended = True
         if sequence not in self._in_step:
             self.pool.release(sequence.table)
-        self.num_finished[reason] += 1
         return sequence.finished(reason, stop_token)
 
     def _close_step(self, plan: StepPlan) -> list[Sequence]:
@@ -279,16 +259,3 @@ class Scheduler:
     def _observe(self, plan: StepPlan, seconds: float) -> None:
         num_decode = sum(len(chunk.tokens) == 1 for chunk in plan.chunks)
         self.budget.observe(plan.num_tokens - num_decode, num_decode, seconds)
-
-    def _check_queue(self, length: int) -> None:
-        queued = [sequence.num_prompt_tokens for sequence in self._waiting if sequence.num_cached is None]
-        if len(queued) < self.max_queued and (not queued or sum(queued) + length <= self.max_queued_tokens):
-            return
-        self.num_rejected += 1
-        rate, (low, high) = self.budget.prefill_rate, _RETRY_AFTER_S
-        retry_after = low if rate is None else min(max(sum(queued) / rate, low), high)
-        raise OverloadedError(
-            f"{len(queued)} requests with {sum(queued)} prompt tokens are waiting (at most {self.max_queued} with "
-            f"{self.max_queued_tokens}); retry in {retry_after:.0f} s",
-            retry_after,
-        )

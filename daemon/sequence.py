@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from .kv_cache import BlockTable
 from .messages import Finished, FinishReason, Submit, Usage
-from .request import SamplingParams
 
 
 @dataclass(slots=True, eq=False)
@@ -22,10 +21,6 @@ class Sequence:
         return self.submit.request_id
 
     @property
-    def sampling(self) -> SamplingParams:
-        return self.submit.sampling
-
-    @property
     def tokens(self) -> list[int]:
         return self.table.tokens
 
@@ -37,10 +32,6 @@ class Sequence:
     def num_output_tokens(self) -> int:
         """Also the index of the output that is sampled next."""
         return len(self.table.tokens) - len(self.submit.prompt)
-
-    @property
-    def output_tokens(self) -> list[int]:
-        return self.table.tokens[len(self.submit.prompt) :]
 
     @property
     def num_behind(self) -> int:

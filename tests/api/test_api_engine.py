@@ -12,6 +12,7 @@ from isotherm.api.app import create_app
 from isotherm.api.service import Limits
 from isotherm.daemon.budget import StepBudget
 from isotherm.daemon.engine import Engine
+from isotherm.daemon.inbox import QueueLimits
 from isotherm.daemon.kv_cache import BlockPool
 from isotherm.daemon.scheduler import Scheduler
 from isotherm.daemon.step import StepPlan
@@ -42,10 +43,8 @@ def running(latency_s: float = 0.0, gate: threading.Event | None = None) -> Iter
         max_context=128,
         budget=StepBudget(0.1, runner.max_step_tokens),
         max_running=8,
-        max_queued=100,
-        max_queued_tokens=10_000,
     )
-    engine = Engine(runner, scheduler)
+    engine = Engine(runner, scheduler, QueueLimits(max_queued=100, max_queued_tokens=10_000))
     engine.start()
     try:
         yield engine

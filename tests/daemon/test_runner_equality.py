@@ -173,7 +173,7 @@ def play(bench: Bench, schedule: Schedule) -> list[Submit]:
             bench.step()
         elif step > 10:
             return accepted
-    raise AssertionError(f"no end of {bench.scheduler.request_ids}")
+    raise AssertionError(f"no end: {bench.scheduler.stats}")
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

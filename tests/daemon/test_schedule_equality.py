@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from isotherm.daemon.errors import ContextLengthError, OverloadedError
+from isotherm.daemon.errors import ContextLengthError
 from isotherm.daemon.messages import Submit
 from support.fake_runner import FakeRunner
 from support.serving import Bench, make_submit
@@ -90,8 +90,6 @@ def play(bench: Bench, schedule: Schedule) -> dict[str, Submit]:
                 bench.submit(submit)
             except ContextLengthError:
                 assert len(submit.prompt) >= bench.scheduler.max_context
-            except OverloadedError:
-                assert bench.scheduler.stats.num_waiting >= bench.scheduler.max_queued
             else:
                 accepted[submit.request_id] = submit
         for number in schedule.aborts.get(step, []):
@@ -103,7 +101,7 @@ def play(bench: Bench, schedule: Schedule) -> dict[str, Submit]:
             assert bench.step(abort_during=None if during is None else f"r{during}").num_tokens > 0
         elif step > 16:
             return accepted
-    raise AssertionError(f"no end of {bench.scheduler.request_ids}")
+    raise AssertionError(f"no end: {bench.scheduler.stats}")
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
@@ -132,7 +130,7 @@ def test_any_schedule_gives_each_request_its_own_tokens_and_one_end(
         max_context=48,
         fail_calls=fail_calls,
     )
-    bench = Bench(runner, target_s=target_s, max_running=min(max_running, max_step_tokens), max_queued=6)
+    bench = Bench(runner, target_s=target_s, max_running=min(max_running, max_step_tokens))
     accepted = play(bench, schedule)
     event(f"preempted: {bench.scheduler.num_preemptions > 0}, hit: {bench.pool.num_hit_tokens > 0}")
     assert bench.pool.num_free == bench.pool.num_blocks

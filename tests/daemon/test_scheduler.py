@@ -1,5 +1,5 @@
 import pytest
-from isotherm.daemon.errors import ContextLengthError, InvalidRequestError, OverloadedError
+from isotherm.daemon.errors import ContextLengthError, InvalidRequestError
 from support.fake_runner import FakeRunner
 from support.serving import Bench, make_submit
 
@@ -157,9 +157,8 @@ def preempting_bench() -> Bench:
 
 def test_the_request_admitted_last_is_preempted_and_keeps_its_output() -> None:
     bench = preempting_bench()
-    preempted = bench.scheduler.sequence("b")
-    assert preempted.num_computed == 0
-    assert preempted.output_tokens == bench.texts["b"] != []
+    assert bench.texts["b"]
+    assert bench.scheduler.stats.num_waiting_tokens == 7 + len(bench.texts["b"])
     bench.run()
     for name, prompt in (("a", [1] * 7), ("b", [2] * 7)):
         assert bench.texts[name] == bench.runner.greedy(prompt, 12)
@@ -217,7 +216,6 @@ def test_blocks_of_a_request_aborted_during_a_step_are_held_until_its_end() -> N
     plan = bench.scheduler.schedule()
     bench.abort("a")
     assert bench.pool.num_free == bench.pool.num_blocks - 2
-    assert bench.scheduler.sequence("a").request_id == "a"
     assert bench.scheduler.commit(plan, [0], 1.0) == []
     bench.scheduler.check_integrity()
     assert bench.pool.num_free == bench.pool.num_blocks
@@ -238,7 +236,6 @@ def test_a_stop_string_ends_with_stop() -> None:
     finished = bench.scheduler.abort("a", "stop")
     assert finished is not None
     assert (finished.reason, finished.usage.completion_tokens) == ("stop", 1)
-    assert bench.scheduler.stats.num_finished == {"stop": 1}
 
 
 def test_a_failed_step_can_be_repeated() -> None:
@@ -309,47 +306,11 @@ def test_an_id_in_use_is_refused() -> None:
         bench.submit(make_submit("a", [1]))
 
 
-def test_the_queue_is_bounded_by_count() -> None:
-    bench = Bench(max_queued=2)
-    bench.submit(make_submit("a", [1]))
-    bench.submit(make_submit("b", [1]))
-    with pytest.raises(OverloadedError, match="2 requests"):
-        bench.submit(make_submit("c", [1]))
-    assert bench.scheduler.stats.num_rejected == 1
-    bench.step()
-    bench.submit(make_submit("c", [1]))
-
-
-def test_the_queue_is_bounded_by_prompt_tokens() -> None:
-    bench = Bench(max_queued_tokens=10)
-    bench.submit(make_submit("a", [1] * 6))
-    with pytest.raises(OverloadedError, match="6 prompt tokens"):
-        bench.submit(make_submit("b", [1] * 5))
-    bench.submit(make_submit("c", [1] * 4))
-
-
-def test_an_empty_queue_takes_a_prompt_of_any_size() -> None:
-    bench = Bench(max_queued_tokens=10)
-    bench.submit(make_submit("a", [1] * 20, max_tokens=1))
-    bench.run()
-    assert len(bench.texts["a"]) == 1
-
-
-def test_retry_after_follows_from_the_measured_rate() -> None:
-    bench = Bench(max_queued=1)
-    bench.budget.observe(10, 0, 1.0)
-    bench.submit(make_submit("a", [1] * 50))
-    with pytest.raises(OverloadedError) as caught:
-        bench.submit(make_submit("b", [1]))
-    assert caught.value.retry_after == pytest.approx(5.0)
-
-
-def test_a_preempted_request_does_not_fill_the_queue() -> None:
+def test_a_preempted_request_waits_but_is_not_queued() -> None:
     bench = preempting_bench()
-    bench.scheduler.max_queued = 1
     bench.submit(make_submit("c", [3], max_tokens=1))
-    bench.run()
-    assert len(bench.texts["c"]) == 1
+    stats = bench.scheduler.stats
+    assert (stats.num_waiting, stats.num_queued, stats.num_queued_tokens) == (2, 1, 1)
 
 
 def test_steps_do_not_overlap() -> None:
@@ -384,13 +345,9 @@ def test_stats_count_what_happened() -> None:
     stats = bench.scheduler.stats
     assert (stats.num_running, stats.num_waiting, stats.num_waiting_tokens) == (0, 1, 5)
     assert (stats.num_prefix_queried_tokens, stats.num_prefix_hit_tokens) == (40, 16)
-    assert stats.num_finished == {"length": 2}
     assert stats.num_free_blocks == stats.num_blocks
 
 
-@pytest.mark.parametrize(
-    ("limits", "message"), [({"max_running": 0}, "max_running 0"), ({"max_queued": 0}, "max_queued 0")]
-)
-def test_impossible_limits_are_refused(limits: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Bench(**limits)
+def test_at_least_one_request_must_be_able_to_run() -> None:
+    with pytest.raises(ValueError, match="max_running 0"):
+        Bench(max_running=0)

@@ -15,6 +15,7 @@ from isotherm.daemon.cli.output import ExitCode
 from isotherm.daemon.cli.server import DaemonServer
 from isotherm.daemon.config import Config
 from isotherm.daemon.engine import Engine
+from isotherm.daemon.inbox import QueueLimits
 from isotherm.daemon.kv_cache import BlockPool
 from isotherm.daemon.messages import Failed, Finished
 from isotherm.daemon.scheduler import Scheduler
@@ -30,11 +31,9 @@ def make_engine(runner: FakeRunner) -> Engine:
         max_running=8,
         max_step_tokens=runner.max_step_tokens,
         max_context=runner.max_context,
-        max_queued=8,
-        max_queued_tokens=1000,
         budget=StepBudget(1.0, runner.max_step_tokens),
     )
-    return Engine(runner, scheduler, max_failures=2)
+    return Engine(runner, scheduler, QueueLimits(max_queued=8, max_queued_tokens=1000), max_failures=2)
 
 
 class Served:

@@ -9,6 +9,7 @@ import numpy as np
 from isotherm.daemon.budget import StepBudget
 from isotherm.daemon.client import EngineClient
 from isotherm.daemon.engine import Engine
+from isotherm.daemon.inbox import QueueLimits
 from isotherm.daemon.kv_cache import BlockPool
 from isotherm.daemon.mailbox import Mailbox
 from isotherm.daemon.messages import Failed, Finished, FromEngine, Submit, Token
@@ -62,17 +63,19 @@ class WildSampler(Sampler):
         return (logits.size, None) if self._seed == 13 else super().sample(logits)
 
 
-def make_engine(runner: FakeRunner | None = None, *, max_failures: int = 3, **limits) -> Engine:
+def make_engine(
+    runner: FakeRunner | None = None, *, max_failures: int = 3, max_running: int = 8, max_queued: int = 1000
+) -> Engine:
     runner = runner or FakeRunner()
-    limits = {"max_running": 8, "max_queued": 1000, "max_queued_tokens": 100_000, **limits}
     scheduler = Scheduler(
         BlockPool(runner.num_blocks, runner.block_size),
+        max_running=max_running,
         max_step_tokens=runner.max_step_tokens,
         max_context=runner.max_context,
         budget=StepBudget(0.1, runner.max_step_tokens),
-        **limits,
     )
-    return Engine(runner, scheduler, max_failures=max_failures)
+    limits = QueueLimits(max_queued=max_queued, max_queued_tokens=100_000)
+    return Engine(runner, scheduler, limits, max_failures=max_failures)
 
 
 @contextmanager

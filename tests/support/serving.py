@@ -24,17 +24,16 @@ def make_submit(
 class Bench:
     """A scheduler over a fake model. `texts` holds the tokens sent per request, `ends` its terminal messages."""
 
-    def __init__(self, runner: FakeRunner | None = None, *, target_s: float = 1e9, **limits: int) -> None:
+    def __init__(self, runner: FakeRunner | None = None, *, target_s: float = 1e9, max_running: int = 8) -> None:
         self.runner = runner or FakeRunner()
         self.pool = BlockPool(self.runner.num_blocks, self.runner.block_size)
         self.budget = StepBudget(target_s, self.runner.max_step_tokens)
-        defaults = {"max_running": 8, "max_queued": 100, "max_queued_tokens": 10_000}
         self.scheduler = Scheduler(
             self.pool,
+            max_running=max_running,
             max_step_tokens=self.runner.max_step_tokens,
             max_context=self.runner.max_context,
             budget=self.budget,
-            **(defaults | limits),
         )
         self.step_seconds = 1.0  # what each step is said to have taken
         self.texts: dict[str, list[int]] = {}
@@ -88,7 +87,7 @@ class Bench:
             if not self.scheduler.has_work:
                 return
             assert self.step().num_tokens > 0
-        raise AssertionError(f"still {self.scheduler.request_ids} after {max_steps} steps")
+        raise AssertionError(f"still {self.scheduler.stats} after {max_steps} steps")
 
     def complete(self, submit: Submit) -> Finished:
         """Run one request to its end, with whatever else is there."""
