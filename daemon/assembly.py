@@ -3,7 +3,6 @@
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from ..experts.demo import build_demo, demo_source
 from ..experts.formats import format_of
 from ..experts.model import Model, open_model
 from ..experts.pack import packed_size
+from ..experts.progress import Progress
 from .budget import StepBudget
 from .chat_template import ChatTemplate
 from .config import Config, ConfigError, readable
@@ -31,8 +31,6 @@ from .runner import DecoderRunner, kv_block_bytes, load_runner
 from .scheduler import Scheduler
 from .throughput import Throughput
 from .tokenizer import Tokenizer
-
-Progress = Callable[[str, int, int], None]
 
 
 def demo_model(progress: Progress) -> Path:

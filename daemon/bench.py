@@ -6,7 +6,7 @@ all of them decode together, once.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ..cpu_kernels.bandwidth import read_gb_s
 from ..experts.model import Model, open_model
 from ..experts.pack import packed_size
+from ..experts.progress import Progress
 from .config import ConfigError
 from .memory import GIB, RESERVE, MemoryPlanError
 from .runner import DecoderRunner, kv_block_bytes, load_runner
@@ -25,8 +26,6 @@ from .step import Chunk, Runner, StepPlan
 STREAM_PROMPT = 128
 REPETITIONS = 3
 _SEED = 20_08
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

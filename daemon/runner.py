@@ -1,6 +1,6 @@
 """The runner on the CPU: lays a StepPlan out in the arrays that the recorded program reads, and runs the program."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +13,13 @@ from ..experts.decoder import record
 from ..experts.kv_store import KvStore, kv_block_bytes
 from ..experts.model import Model
 from ..experts.pack import PackedWeights, pack
+from ..experts.progress import Progress
 from ..experts.spec import ModelSpec
 from ..experts.step_inputs import StepInputs, StepLimits
 from .events import EventLog
 from .step import Chunk, StepPlan
 
 __all__ = ["DecoderRunner", "kv_block_bytes", "load_runner"]
-
-Progress = Callable[[str, int, int], None]
 
 
 class DecoderRunner:

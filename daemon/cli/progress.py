@@ -1,26 +1,26 @@
 """How far a load has come: a bar in a terminal, else a line in the log for each stage."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
 
+from ...experts.progress import Progress
 from .output import err
 
 logger = logging.getLogger(__name__)
 
-Report = Callable[[str, int, int], None]
-
 
 @contextmanager
-def progress_bars() -> Iterator[Report]:
+def progress_bars() -> Iterator[Progress]:
     """A `report(stage, done, total)` that shows a bar for each stage on the standard error."""
     if not err.is_terminal:
         yield stage_lines()
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True) as bars:
+    with Bars(*columns, console=err, transient=True) as bars:
         tasks: dict[str, TaskID] = {}
 
         def report(stage: str, done: int, total: int) -> None:
@@ -33,7 +33,7 @@ def progress_bars() -> Iterator[Report]:
         yield report
 
 
-def stage_lines() -> Report:
+def stage_lines() -> Progress:
     """A `report` that logs each stage once."""
     seen: set[str] = set()
 

@@ -16,13 +16,14 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from ...experts.progress import Progress
 from ..config import Config, ConfigError, KvFormat, LogLevel, key_digests
 from ..paths import log_file
 from ..state import DaemonState, own_start, read_state, remove_state, write_state
 from .address import BindError, bind
 from .background import detach, wait_until_ready
 from .output import ExitCode, fail
-from .progress import Report, progress_bars, stage_lines
+from .progress import progress_bars, stage_lines
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +184,7 @@ class _State:
         logger.info("serving %s at %s/v1", self._value.model, self._value.url)
 
     @contextmanager
-    def progress(self) -> Iterator[Report]:
+    def progress(self) -> Iterator[Progress]:
         """The progress of the load: for the waiting parent, else for the terminal or the log."""
         if self._value.log is None:
             with progress_bars() as report:
