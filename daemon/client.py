@@ -4,11 +4,11 @@ import asyncio
 import math
 from collections.abc import Callable
 
-from .errors import ContextLengthError, InvalidRequestError
+from .errors import InvalidRequestError
 from .inbox import Inbox
 from .mailbox import Mailbox
 from .messages import FinishReason, Submit
-from .request import SamplingParams
+from .request import SamplingParams, check_prompt_length
 from .status import EngineStats
 
 
@@ -54,15 +54,7 @@ class EngineClient:
         return self._stats()
 
     def _check(self, submit: Submit) -> None:
-        length = len(submit.prompt)
-        if length == 0:
-            raise InvalidRequestError("the prompt is empty; it must hold at least one token", "prompt")
-        if length >= self.max_context:
-            raise ContextLengthError(
-                f"the prompt has {length} tokens, but prompt and answer together may have at most {self.max_context}; "
-                f"shorten it to {self.max_context - 1} or less",
-                "prompt",
-            )
+        check_prompt_length(len(submit.prompt), self.max_context)
         if min(submit.prompt) < 0 or max(submit.prompt) >= self.vocab_size:
             raise InvalidRequestError(
                 f"the prompt holds a token id outside the vocabulary; ids run from 0 to {self.vocab_size - 1}", "prompt"

@@ -1,8 +1,8 @@
-"""SamplingParams: what a client may ask of the sampler, checked once at the door."""
+"""SamplingParams: what a client may ask of the sampler, checked once at the door. And how long a prompt may be."""
 
 from dataclasses import dataclass
 
-from .errors import InvalidRequestError
+from .errors import ContextLengthError, InvalidRequestError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,3 +55,15 @@ _RANGES: dict[str, tuple[float, float]] = {
     "seed": (-(2**63), 2**64 - 1),
     "logprobs": (0, 20),
 }
+
+
+def check_prompt_length(length: int, max_context: int) -> None:
+    """Raise InvalidRequestError or ContextLengthError for a prompt of so many tokens that leaves no room to answer."""
+    if length == 0:
+        raise InvalidRequestError("the prompt is empty; it must hold at least one token", "prompt")
+    if length >= max_context:
+        raise ContextLengthError(
+            f"the prompt has {length} tokens, but prompt and answer together may have at most {max_context}; "
+            f"shorten it to {max_context - 1} or less",
+            "prompt",
+        )

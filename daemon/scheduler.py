@@ -15,9 +15,10 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
 from .budget import StepBudget
-from .errors import ContextLengthError, InvalidRequestError
+from .errors import InvalidRequestError
 from .kv_cache import BlockPool, BlockTable
 from .messages import Finished, FinishReason, Submit
+from .request import check_prompt_length
 from .sequence import Sequence
 from .step import Chunk, StepPlan
 
@@ -90,17 +91,9 @@ class Scheduler:
 
     def submit(self, submit: Submit) -> None:
         """Queue a request. Raises InvalidRequestError or ContextLengthError; then it is forgotten."""
-        length = len(submit.prompt)
         if submit.request_id in self._sequences:
             raise InvalidRequestError(f"request id {submit.request_id!r} is already in use", "request_id")
-        if length == 0:
-            raise InvalidRequestError("the prompt is empty; it must hold at least one token", "prompt")
-        if length >= self.max_context:
-            raise ContextLengthError(
-                f"the prompt has {length} tokens, but prompt and answer together may have at most {self.max_context}; "
-                f"shorten it to {self.max_context - 1} or less",
-                "prompt",
-            )
+        check_prompt_length(len(submit.prompt), self.max_context)
         sequence = Sequence(submit, BlockTable(list(submit.prompt), submit.cache_salt))
         self._sequences[submit.request_id] = sequence
         self._waiting.append(sequence)
