@@ -18,11 +18,15 @@ StopReason = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """News of one choice: text with the tokens that belong to it, or with `finish_reason` its end."""
+    """News of one choice: text with the tokens that belong to it, or with `finish_reason` its end.
+
+    starts: where each token's own text begins, in characters of the whole answer.
+    """
 
     index: int
     text: str
     tokens: tuple[Token, ...]
+    starts: tuple[int, ...]
     finish_reason: StopReason | None = None
 
 
@@ -61,7 +65,8 @@ class Choice:
         tokens = tuple(token for delta in deltas for token in delta.tokens)
         if not text and not tokens and reason is None:
             return None
-        return Piece(self.index, text, tokens, reason)
+        starts = tuple(start for delta in deltas for start in delta.starts)
+        return Piece(self.index, text, tokens, starts, reason)
 
     def _push(self, token: Token, deltas: list[TextDelta]) -> None:
         if self.stopped:

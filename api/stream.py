@@ -27,10 +27,11 @@ _SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # the l
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One complete choice."""
+    """One complete choice; starts: where each token's own text begins, in characters."""
 
     text: str
     tokens: tuple[Token, ...]
+    starts: tuple[int, ...]
     finish_reason: StopReason
 
 
@@ -113,7 +114,9 @@ async def collect(generation: Generation, job: Job, ping_interval: float) -> byt
 def _join(parts: Sequence[Piece]) -> Answer:
     reason = parts[-1].finish_reason
     assert reason is not None  # pieces() ends only when each choice has
-    return Answer("".join(part.text for part in parts), tuple(t for part in parts for t in part.tokens), reason)
+    tokens = tuple(token for part in parts for token in part.tokens)
+    starts = tuple(start for part in parts for start in part.starts)
+    return Answer("".join(part.text for part in parts), tokens, starts, reason)
 
 
 def _log(request_id: str, error: Exception) -> None:

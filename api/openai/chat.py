@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
-from starlette.requests import Request
-from starlette.responses import Response
 
 from ...daemon.errors import InvalidRequestError
 from ...daemon.messages import Token, Usage
@@ -14,7 +12,7 @@ from ..generation import Piece
 from ..service import Service
 from ..stream import Answer, Job
 from . import sampling
-from .endpoint import answer, head, usage_fields
+from .endpoint import Envelope, endpoint
 from .fields import FieldNotes
 from .logprobs import chat_logprobs
 from .prompts import encode
@@ -23,16 +21,7 @@ from .schemas import ChatRequest
 
 def router(service: Service, notes: FieldNotes) -> APIRouter:
     """The chat endpoint of a service."""
-    routes = APIRouter()
-
-    def prepare(raw: bytes, tenant: str) -> Job:
-        return prepare_chat(service, notes, raw, tenant)
-
-    @routes.post("/v1/chat/completions")
-    async def chat_completions(request: Request) -> Response:
-        return await answer(service, request, prepare)
-
-    return routes
+    return endpoint("/v1/chat/completions", prepare_chat, service, notes)
 
 
 def prepare_chat(service: Service, notes: FieldNotes, raw: bytes, tenant: str) -> Job:
@@ -94,8 +83,7 @@ class ChatEncoder:
         self._tokenizer = service.tokenizer
         self._n = n
         self._with_logprobs = logprobs
-        self._include_usage = include_usage
-        self._head = head("chatcmpl", "chat.completion.chunk", service.model_id)
+        self._envelope = Envelope("chatcmpl", "chat.completion.chunk", service.model_id, include_usage)
 
     def opening(self) -> list[dict[str, Any]]:
         """The role of each choice; later deltas do not repeat it, since clients add strings up."""
@@ -112,8 +100,8 @@ class ChatEncoder:
         return chunks
 
     def usage_chunk(self, usage: Usage) -> dict[str, Any] | None:
-        """The only chunk with usage: clients add up what they see."""
-        return {**self._head, "choices": [], "usage": usage_fields(usage)} if self._include_usage else None
+        """The chunk that closes the stream, None if it was not asked for."""
+        return self._envelope.usage_chunk(usage)
 
     def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
         """The chat.completion object."""
@@ -126,7 +114,7 @@ class ChatEncoder:
             }
             for index, each in enumerate(answers)
         ]
-        return {**self._head, "object": "chat.completion", "choices": choices, "usage": usage_fields(usage)}
+        return {**self._envelope.whole(choices, usage), "object": "chat.completion"}
 
     def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
         return chat_logprobs(tokens, self._tokenizer) if self._with_logprobs else None
@@ -139,7 +127,4 @@ class ChatEncoder:
         finish_reason: str | None = None,
     ) -> dict[str, Any]:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
-        chunk = {**self._head, "choices": [choice]}
-        if self._include_usage:
-            chunk["usage"] = None
-        return chunk
+        return self._envelope.chunk(choice)

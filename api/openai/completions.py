@@ -4,18 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
-from starlette.requests import Request
-from starlette.responses import Response
 
 from ...daemon.errors import InvalidRequestError
-from ...daemon.messages import Token, Usage
+from ...daemon.messages import Usage
 from ...daemon.request import SamplingParams
 from ..body import parse
 from ..generation import Piece
 from ..service import Service
 from ..stream import Answer, Job
 from . import sampling
-from .endpoint import answer, head, usage_fields
+from .endpoint import Envelope, endpoint
 from .fields import FieldNotes
 from .logprobs import completion_logprobs
 from .prompts import Prompt, list_prompts, read_prompt
@@ -26,16 +24,7 @@ _DEFAULT_MAX_TOKENS = 16
 
 def router(service: Service, notes: FieldNotes) -> APIRouter:
     """The completions endpoint of a service."""
-    routes = APIRouter()
-
-    def prepare(raw: bytes, tenant: str) -> Job:
-        return prepare_completion(service, notes, raw, tenant)
-
-    @routes.post("/v1/completions")
-    async def completions(request: Request) -> Response:
-        return await answer(service, request, prepare)
-
-    return routes
+    return endpoint("/v1/completions", prepare_completion, service, notes)
 
 
 def prepare_completion(service: Service, notes: FieldNotes, raw: bytes, tenant: str) -> Job:
@@ -72,9 +61,7 @@ class CompletionEncoder:
         self._tokenizer = service.tokenizer
         self._echoes = echoes
         self._with_logprobs = logprobs
-        self._include_usage = include_usage
-        self._head = head("cmpl", "text_completion", service.model_id)
-        self._offsets = [len(echo) for echo in echoes]
+        self._envelope = Envelope("cmpl", "text_completion", service.model_id, include_usage)
 
     def opening(self) -> list[dict[str, Any]]:
         """The echoed prompts."""
@@ -83,9 +70,7 @@ class CompletionEncoder:
     def chunks(self, piece: Piece) -> list[dict[str, Any]]:
         """Text and its log-probabilities, then the finish reason in a chunk of its own."""
         chunks = []
-        offset = self._offsets[piece.index]
-        self._offsets[piece.index] += len(piece.text)
-        logprobs = self._logprobs(piece.tokens, piece.text, offset) if piece.tokens else None
+        logprobs = self._logprobs(piece.index, piece) if piece.tokens else None
         if piece.text or logprobs:
             chunks.append(self._chunk(piece.index, piece.text, logprobs))
         if piece.finish_reason is not None:
@@ -93,8 +78,8 @@ class CompletionEncoder:
         return chunks
 
     def usage_chunk(self, usage: Usage) -> dict[str, Any] | None:
-        """The only chunk with usage: clients add up what they see."""
-        return {**self._head, "choices": [], "usage": usage_fields(usage)} if self._include_usage else None
+        """The chunk that closes the stream, None if it was not asked for."""
+        return self._envelope.usage_chunk(usage)
 
     def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
         """The text_completion object; choices of one prompt lie side by side."""
@@ -102,21 +87,21 @@ class CompletionEncoder:
             {
                 "index": index,
                 "text": echo + each.text,
-                "logprobs": self._logprobs(each.tokens, each.text, len(echo)),
+                "logprobs": self._logprobs(index, each),
                 "finish_reason": each.finish_reason,
             }
             for index, (echo, each) in enumerate(zip(self._echoes, answers, strict=True))
         ]
-        return {**self._head, "choices": choices, "usage": usage_fields(usage)}
+        return self._envelope.whole(choices, usage)
 
-    def _logprobs(self, tokens: Sequence[Token], text: str, offset: int) -> dict[str, Any] | None:
-        return completion_logprobs(tokens, text, offset, self._tokenizer) if self._with_logprobs else None
+    def _logprobs(self, index: int, part: Piece | Answer) -> dict[str, Any] | None:
+        if not self._with_logprobs:
+            return None
+        offsets = [len(self._echoes[index]) + start for start in part.starts]
+        return completion_logprobs(part.tokens, offsets, self._tokenizer)
 
     def _chunk(
         self, index: int, text: str, logprobs: dict[str, Any] | None = None, finish_reason: str | None = None
     ) -> dict[str, Any]:
         choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
-        chunk = {**self._head, "choices": [choice]}
-        if self._include_usage:
-            chunk["usage"] = None
-        return chunk
+        return self._envelope.chunk(choice)

@@ -4,8 +4,10 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
@@ -13,15 +15,27 @@ from ...daemon.messages import Usage
 from ..body import read_json
 from ..service import Service
 from ..stream import Exchange, Job
+from .fields import FieldNotes
 
-Prepare = Callable[[bytes, str], Job]
+Prepare = Callable[[Service, FieldNotes, bytes, str], Job]
 
 
-async def answer(service: Service, request: Request, prepare: Prepare) -> Response:
-    """Read the body, check, render and tokenise it in a thread, and hand the job to the engine.
+def endpoint(path: str, prepare: Prepare, service: Service, notes: FieldNotes) -> APIRouter:
+    """A POST route whose requests `prepare` checks and turns into jobs.
 
-    The second argument of `prepare` is the tenant, whose prefix cache is his own.
+    The last argument of `prepare` is the tenant, whose prefix cache is his own.
     """
+    routes = APIRouter()
+
+    @routes.post(path)
+    async def post(request: Request) -> Response:
+        return await _answer(service, request, partial(prepare, service, notes))
+
+    return routes
+
+
+async def _answer(service: Service, request: Request, prepare: Callable[[bytes, str], Job]) -> Response:
+    """Read the body, check, render and tokenise it in a thread, and hand the job to the engine."""
     service.client.check_open()  # a full queue should not pay for reading and tokenising
     try:
         raw = await read_json(request)
@@ -31,12 +45,29 @@ async def answer(service: Service, request: Request, prepare: Prepare) -> Respon
     return Exchange(service, await asyncio.to_thread(prepare, raw, tenant))
 
 
-def head(prefix: str, kind: str, model: str) -> dict[str, Any]:
-    """The fields that all chunks of an answer have in common."""
-    return {"id": f"{prefix}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
+class Envelope:
+    """What lies around the choices of an answer and of all its chunks."""
+
+    def __init__(self, prefix: str, kind: str, model: str, include_usage: bool) -> None:
+        name = f"{prefix}-{uuid.uuid4().hex}"
+        self._head = {"id": name, "object": kind, "created": int(time.time()), "model": model}
+        self._include_usage = include_usage
+
+    def chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
+        """A chunk of a stream; where usage is to come, the others say null."""
+        usage = {"usage": None} if self._include_usage else {}
+        return {**self._head, "choices": [choice], **usage}
+
+    def usage_chunk(self, usage: Usage) -> dict[str, Any] | None:
+        """The only chunk with usage, since clients add up what they see; None if it was not asked for."""
+        return {**self._head, "choices": [], "usage": _usage_fields(usage)} if self._include_usage else None
+
+    def whole(self, choices: list[dict[str, Any]], usage: Usage) -> dict[str, Any]:
+        """An answer that is not streamed."""
+        return {**self._head, "choices": choices, "usage": _usage_fields(usage)}
 
 
-def usage_fields(usage: Usage) -> dict[str, Any]:
+def _usage_fields(usage: Usage) -> dict[str, Any]:
     """OpenAI's usage object."""
     return {
         "prompt_tokens": usage.prompt_tokens,

@@ -25,23 +25,14 @@ def _named(token_id: int, logprob: float, tokenizer: Tokenizer) -> dict[str, Any
     return {"token": data.decode("utf-8", "replace"), "logprob": _finite(logprob), "bytes": list(data)}
 
 
-def completion_logprobs(tokens: Sequence[Token], text: str, offset: int, tokenizer: Tokenizer) -> dict[str, Any]:
-    """The `logprobs` object of a plain completion.
-
-    `text` is what the tokens add to the returned text, at character `offset`. Offsets inside it follow the tokens'
-    own lengths, but never leave it: a control token has none, and a character may take several tokens.
-    """
-    names = [tokenizer.token_text(token.token_id) for token in tokens]
+def completion_logprobs(tokens: Sequence[Token], offsets: Sequence[int], tokenizer: Tokenizer) -> dict[str, Any]:
+    """The `logprobs` object of a plain completion; `offsets` say where in the returned text each token begins."""
     logprobs = [_of(token) for token in tokens]
-    offsets, within = [], 0
-    for name in names:
-        offsets.append(offset + min(within, len(text)))
-        within += len(name)
     return {
-        "tokens": names,
+        "tokens": [tokenizer.token_text(token.token_id) for token in tokens],
         "token_logprobs": [_finite(each.logprob) for each in logprobs],
         "top_logprobs": [_by_text(token, tokenizer) for token in tokens],
-        "text_offset": offsets,
+        "text_offset": list(offsets),
     }
 
 
