@@ -1,5 +1,6 @@
 """TextStream: a request's tokens as text, ended by stop strings wherever they fall between tokens."""
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,10 +18,14 @@ class Detokenizing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """A piece of the answer, and the tokens (with their logprobs) that it reports."""
+    """A piece of the answer, and the tokens (with their logprobs) that it reports.
+
+    starts: where each token's own text begins, in characters of the whole answer.
+    """
 
     text: str
     tokens: tuple[Token, ...]
+    starts: tuple[int, ...]
 
 
 class TextStream:
@@ -48,20 +53,18 @@ class TextStream:
             return None
         self._waiting.append((self._released + len(self._held), token))
         text = self._take(self._detokenizer.push(token.token_id))
-        return TextDelta(text, self._tokens_before(self._released)) if text else None
+        return self._delta(text, self._released) if text else None
 
     def finish(self) -> TextDelta:
         """The rest of the text and tokens when generation has ended; empty after a stop."""
         if self.stopped is not None:
-            return TextDelta("", ())
+            return TextDelta("", (), ())
         text = self._take(self._detokenizer.finish())
         if self.stopped is not None:
-            return TextDelta(text, self._tokens_before(self._released))
+            return self._delta(text, self._released)
         text += self._held
         self._held = ""
-        tokens = tuple(token for _, token in self._waiting)
-        self._waiting.clear()
-        return TextDelta(text, tokens)
+        return self._delta(text, math.inf)
 
     def _take(self, piece: str) -> str:
         """Add a piece to the held text, look for stops in it and return what is free to go."""
@@ -81,11 +84,12 @@ class TextStream:
                 return start + len(piece) - position + len(self.stopped)
         return max(matcher.matched for matcher in self._matchers)
 
-    def _tokens_before(self, position: int) -> tuple[Token, ...]:
-        tokens = []
-        while self._waiting and self._waiting[0][0] < position:
-            tokens.append(self._waiting.popleft()[1])
-        return tuple(tokens)
+    def _delta(self, text: str, end: float) -> TextDelta:
+        """A piece with the waiting tokens that begin before `end`."""
+        placed = []
+        while self._waiting and self._waiting[0][0] < end:
+            placed.append(self._waiting.popleft())
+        return TextDelta(text, tuple(token for _, token in placed), tuple(start for start, _ in placed))
 
 
 class _StopMatcher:

@@ -70,7 +70,7 @@ class CompletionEncoder:
     def chunks(self, piece: Piece) -> list[dict[str, Any]]:
         """Text and its log-probabilities, then the finish reason in a chunk of its own."""
         chunks = []
-        logprobs = self._logprobs(piece.index, piece) if piece.tokens else None
+        logprobs = self._logprobs(piece) if piece.tokens else None
         if piece.text or logprobs:
             chunks.append(self._chunk(piece.index, piece.text, logprobs))
         if piece.finish_reason is not None:
@@ -87,18 +87,16 @@ class CompletionEncoder:
             {
                 "index": index,
                 "text": echo + each.text,
-                "logprobs": self._logprobs(index, each),
+                "logprobs": self._logprobs(each),
                 "finish_reason": each.finish_reason,
             }
             for index, (echo, each) in enumerate(zip(self._echoes, answers, strict=True))
         ]
         return self._envelope.whole(choices, usage)
 
-    def _logprobs(self, index: int, part: Piece | Answer) -> dict[str, Any] | None:
-        if not self._with_logprobs:
-            return None
-        offsets = [len(self._echoes[index]) + start for start in part.starts]
-        return completion_logprobs(part.tokens, offsets, self._tokenizer)
+    def _logprobs(self, part: Piece | Answer) -> dict[str, Any] | None:
+        """Offsets count from the answer's own beginning: there is no echo beside log-probabilities."""
+        return completion_logprobs(part.tokens, part.starts, self._tokenizer) if self._with_logprobs else None
 
     def _chunk(
         self, index: int, text: str, logprobs: dict[str, Any] | None = None, finish_reason: str | None = None

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from support.api_service import MODEL, by_prompt, chunks, complete, make_service
-from support.scripted_engine import BOS, HANG, ByteTokenizer, ScriptedEngine, says
+from support.scripted_engine import BOS, HANG, ByteTokenizer, ScriptedEngine, Step, says
 
 
 def test_answer_has_the_shape_of_text_completion() -> None:
@@ -114,7 +114,26 @@ def test_text_offset_runs_over_the_chunks_of_a_stream() -> None:
     """[27] In characters of the returned text."""
     data = chunks(complete(make_service(says("aéb", 0.001)), stream=True, logprobs=0))
     offsets = [each["choices"][0]["logprobs"]["text_offset"] for each in data if each["choices"][0]["logprobs"]]
-    assert offsets == [[0], [1, 2], [2]]
+    assert offsets == [[0], [1, 1], [2]]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("steps", "stop", "offsets"),
+    [
+        (says("aéb", 0.001), None, [0, 1, 1, 2]),
+        ([*says("a"), BOS, 0.001, *says("b")], None, [0, 1, 1]),  # a control token adds nothing
+        (says("abSTx", 0.001), "STOP", [0, 1, 2, 3, 4]),  # held back, then released
+    ],
+)
+def test_text_offsets_are_where_tokens_begin(
+    steps: list[Step], stop: str | None, offsets: list[int], stream: bool
+) -> None:
+    """[27]"""
+    response = complete(make_service(steps), logprobs=0, stop=stop, stream=stream)
+    choices = [each["choices"][0] for each in (chunks(response) if stream else [response.json()])]
+    found = [choice["logprobs"]["text_offset"] for choice in choices if choice["logprobs"]]
+    assert [offset for each in found for offset in each] == offsets
 
 
 def test_tokens_of_a_stop_string_are_not_reported() -> None:

@@ -42,7 +42,7 @@ def texts(deltas: list[TextDelta | None]) -> list[str | None]:
 
 def test_without_stop_strings_every_token_is_released_at_once() -> None:
     _, deltas = stream(["Hel", "lo"])
-    assert deltas == [TextDelta("Hel", (Token("r", 0),)), TextDelta("lo", (Token("r", 1),))]
+    assert deltas == [TextDelta("Hel", (Token("r", 0),), (0,)), TextDelta("lo", (Token("r", 1),), (3,))]
 
 
 def test_the_beginning_of_a_stop_string_is_held_until_it_is_refuted() -> None:
@@ -78,13 +78,13 @@ def test_of_stop_strings_that_end_together_the_longest_wins() -> None:
 def test_held_text_is_released_at_the_end() -> None:
     text, deltas = stream(["so", " ST"], ("STOP",))
     assert texts(deltas) == ["so", " "]
-    assert text.finish() == TextDelta("ST", ())
+    assert text.finish() == TextDelta("ST", (), ())
 
 
 def test_a_token_whose_whole_text_is_held_comes_with_its_text() -> None:
     text, deltas = stream(["so ", "ST"], ("STOP",))
     assert texts(deltas) == ["so ", None]
-    assert text.finish() == TextDelta("ST", (Token("r", 1),))
+    assert text.finish() == TextDelta("ST", (Token("r", 1),), (3,))
 
 
 def test_the_detokenizers_last_text_is_released_at_the_end() -> None:
@@ -112,7 +112,7 @@ def test_logprobs_travel_with_their_token() -> None:
     text = TextStream(Pieces(["S", "x"]), ("STOP",))
     first, second = Token("r", 0, TokenLogprobs(-0.5)), Token("r", 1, TokenLogprobs(-1.5, ((1, -1.5),)))
     assert text.push(first) is None
-    assert text.push(second) == TextDelta("Sx", (first, second))
+    assert text.push(second) == TextDelta("Sx", (first, second), (0, 1))
 
 
 def reference(text: str, stop: tuple[str, ...]) -> tuple[str, str | None]:
