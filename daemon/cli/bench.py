@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from .output import ExitCode, fail, out
+from .output import ExitCode, fail, out, refusals
 from .progress import progress_bars
 
 if TYPE_CHECKING:
@@ -37,22 +37,12 @@ def bench(
     Example: isotherm bench model.gguf --threads 8 --streams 1,4,8 --json
     """
     counts = _counts(streams)
-    from ...experts.errors import ModelError
     from ..assembly import default_threads, demo_model
     from ..bench import BenchOptions, measure
-    from ..config import ConfigError
-    from ..memory import MemoryPlanError
 
     options = BenchOptions(threads=threads or default_threads(), prompt=prompt, gen=gen, streams=counts)
-    try:
-        with progress_bars() as report:
-            result = measure(model or demo_model(report), options, report)
-    except ConfigError as error:
-        fail(str(error), ExitCode.USAGE)
-    except ModelError as error:
-        fail(str(error), ExitCode.MODEL)
-    except MemoryPlanError as error:
-        fail(str(error), ExitCode.MEMORY)
+    with refusals(), progress_bars() as report:
+        result = measure(model or demo_model(report), options, report)
     if as_json:
         out.out(json.dumps(asdict(result)), highlight=False)
     else:

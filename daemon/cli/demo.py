@@ -1,6 +1,6 @@
 """`isotherm demo`: build the embedded demo model."""
 
-from .output import ExitCode, fail, out
+from .output import out, refusals
 from .progress import progress_bars
 
 
@@ -12,12 +12,8 @@ def demo() -> None:
 
     Example: isotherm bench "$(isotherm demo)"
     """
-    from ...experts.errors import ModelError
     from ..assembly import demo_model
 
-    try:
-        with progress_bars() as report:
-            path = demo_model(report)
-    except ModelError as error:
-        fail(str(error), ExitCode.MODEL)
+    with refusals(), progress_bars() as report:
+        path = demo_model(report)
     out.out(str(path), highlight=False)

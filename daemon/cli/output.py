@@ -1,10 +1,16 @@
 """What commands say, and the exit code of each way to fail."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import NoReturn
 
 import typer
 from rich.console import Console
+
+from ...experts.errors import ModelError
+from ..config import ConfigError
+from ..memory import MemoryPlanError
 
 out = Console()
 err = Console(stderr=True)
@@ -27,3 +33,16 @@ def fail(message: str, code: ExitCode) -> NoReturn:
     """Say in one line what is wrong on the standard error and exit."""
     err.print(f"isotherm: {' '.join(message.splitlines())}", style="red", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(code)
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Exit in one line where a setting, the model or the memory is refused."""
+    try:
+        yield
+    except ConfigError as error:
+        fail(str(error), ExitCode.USAGE)
+    except ModelError as error:
+        fail(str(error), ExitCode.MODEL)
+    except MemoryPlanError as error:
+        fail(str(error), ExitCode.MEMORY)

@@ -17,12 +17,13 @@ from typing import Annotated, NoReturn
 import typer
 
 from ...experts.progress import Progress
-from ..config import Config, ConfigError, KvFormat, LogLevel, key_digests
+from ..config import Config, KvFormat, LogLevel, key_digests
 from ..paths import log_file
 from ..state import DaemonState, own_start, read_state, remove_state, write_state
 from .address import BindError, bind
 from .background import detach, wait_until_ready
-from .output import ExitCode, fail
+from .output import ExitCode, fail, refusals
+from .program import program
 from .progress import progress_bars, stage_lines
 
 logger = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ def serve(
 
     Example: isotherm serve model.gguf --threads 8 --context 16384 --background
     """
-    try:
+    with refusals():
         config = Config(
             model=model,
             host=host,
@@ -91,8 +92,6 @@ def serve(
             log_level=log_level,
         )
         digests = key_digests(api_key_file)
-    except ConfigError as error:
-        fail(str(error), ExitCode.USAGE)
     with _bind(config) as listener:
         config = replace(config, port=listener.getsockname()[1])
         log = log_file(config.port) if background else None
@@ -110,7 +109,7 @@ def _bind(config: Config) -> socket.socket:
     if other is not None:
         fail(
             f"port {config.port} is taken by your daemon {other.pid}, which serves {other.model}; "
-            f"end it by: isotherm stop --port {config.port}",
+            f"end it by: {program()} stop --port {config.port}",
             ExitCode.ADDRESS,
         )
     try:
@@ -122,21 +121,13 @@ def _bind(config: Config) -> socket.socket:
 def _run(config: Config, digests: frozenset[bytes], listener: socket.socket, state: "_State") -> None:
     from ...api.app import create_app
     from ...api.service import Limits, Service
-    from ...experts.errors import ModelError
     from ..assembly import assemble
-    from ..memory import MemoryPlanError
     from .server import DaemonServer
 
     _stop_at_once_on_signals()
     try:
-        with state.progress() as report:
+        with refusals(), state.progress() as report:
             assembly = assemble(config, report)
-    except ConfigError as error:
-        fail(str(error), ExitCode.USAGE)
-    except ModelError as error:
-        fail(str(error), ExitCode.MODEL)
-    except MemoryPlanError as error:
-        fail(str(error), ExitCode.MEMORY)
     except OSError as error:  # compiled kernels and the state are written while loading
         remedy = "free some space, or set XDG_CACHE_HOME and XDG_STATE_HOME to folders that can be written"
         fail(f"loading failed: {error}; {remedy}", ExitCode.FAILURE)
