@@ -111,7 +111,7 @@ class Assembly:
             "load_s": self.load_s,
             "model": {
                 "id": self.config.model_id,
-                "path": readable(self.model.checkpoint.path),
+                "path": readable(self.model.checkpoint.path.resolve()),
                 "architecture": spec.architecture,
                 "context": self.engine.client.max_context,
                 "formats": formats_of(self.model),

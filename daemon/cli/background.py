@@ -7,8 +7,9 @@ from pathlib import Path
 
 import typer
 
-from ..state import DaemonState, read_state
+from ..state import DaemonState, live_daemons, read_state
 from .output import ExitCode, err, fail, out
+from .program import program
 from .progress import progress_bars
 
 _LAST_LINES = 12
@@ -21,10 +22,12 @@ _USUAL_CAUSES = {
 def detach(log: Path) -> int | None:
     """Fork. The child, which gets None, belongs to no terminal and writes to `log`; the parent gets its pid.
 
-    To be called before any thread is started.
+    The log of the run before is kept beside it, with .1 at its end. To be called before any thread is started.
     """
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
+        if log.exists():
+            os.replace(log, f"{log}.1")
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     except OSError as error:
         fail(f"{error}; set XDG_STATE_HOME to a folder that can be written", ExitCode.FAILURE)
@@ -74,6 +77,18 @@ def _signal_reason(number: int) -> str:
 
 
 def _announce(state: DaemonState) -> None:
-    out.print(f"{state.model} is served at {state.url}/v1", markup=False, highlight=False, soft_wrap=True)
-    out.print(f"process {state.pid}, log {state.log}", markup=False, highlight=False, soft_wrap=True)
-    out.print("talk: isotherm chat    look: isotherm status    end: isotherm stop", highlight=False)
+    _tell(f"{state.model} is served at {state.url}/v1")
+    for line in hints(state.port):
+        _tell(line)
+    _tell(f"process {state.pid}, log {state.log}")
+
+
+def hints(port: int) -> tuple[str, ...]:
+    """What one can do with a daemon that is ready, in lines."""
+    where = f" --port {port}" if len(live_daemons()) > 1 else ""
+    commands = (("talk", "chat"), ("look", "status"), ("end", "stop"))
+    return tuple(f"  {what:4}  {program()} {command}{where}" for what, command in commands)
+
+
+def _tell(words: str) -> None:
+    out.print(words, markup=False, highlight=False, soft_wrap=True)

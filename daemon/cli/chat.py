@@ -1,125 +1,73 @@
 """`isotherm chat`: talk to a running daemon in the terminal."""
 
-import json
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import httpx
 import typer
 
-from .output import ExitCode, err, fail, out
-from .remote import ApiKeyFile, Url, check, connect, error_message, get, no_daemon
+from .output import ExitCode, err, fail
+from .question import lines
+from .remote import ApiKeyFile, Port, Url, connect, get_model
+from .talk import Talk
 
 _HELP = "/reset forgets the talk, /quit or Ctrl-D ends, Ctrl-C stops an answer"
 
 
 def chat(
-    url: Url = None,
-    once: Annotated[
-        str | None, typer.Option(help="Ask this, print the answer and exit.", metavar="TEXT", show_default=False)
+    question: Annotated[
+        str | None, typer.Argument(help="Ask this, print the answer and exit.", metavar="[TEXT]", show_default=False)
     ] = None,
+    once: Annotated[str | None, typer.Option(help="The same as TEXT.", metavar="TEXT", show_default=False)] = None,
+    url: Url = None,
+    port: Port = None,
     temperature: Annotated[float, typer.Option(help="0 always takes the likeliest token.", min=0, max=100)] = 0.5,
     max_tokens: Annotated[
         int | None, typer.Option(help="The most tokens of one answer.", min=1, show_default="what the context leaves")
     ] = None,
     api_key_file: ApiKeyFile = None,
 ) -> None:
-    """Talk to the model of a running daemon. Reads lines from a pipe as well.
+    """Talk to the model of a running daemon. Reads lines from a pipe as well, and exits with 1 if one was refused.
 
-    Example: isotherm chat --once "What is an isotherm?"
+    Example: isotherm chat "What is an isotherm?"
     """
-    with connect(url, api_key_file) as client:
-        model = get(client, "/v1/models")["data"][0]["id"]
+    if question is not None and once is not None:
+        fail("the question is there twice; leave --once out", ExitCode.USAGE)
+    text = once if question is None else question
+    with connect(url, port, api_key_file) as client:
+        model = get_model(client)
         options: dict[str, Any] = {"model": model, "temperature": temperature}
         if max_tokens is not None:
             options["max_tokens"] = max_tokens
         talk = Talk(client, options)
-        if once is not None:
-            if not talk.say(once):
-                raise typer.Exit(ExitCode.FAILURE)
-            return
-        if sys.stdin.isatty():
-            err.print(f"{model} at {client.base_url}: {_HELP}", markup=False, highlight=False)
-        _loop(talk)
+        if text is not None:
+            answered = talk.say(text)
+        else:
+            if sys.stdin.isatty():
+                _tell(f"{model} at {str(client.base_url).rstrip('/')}")
+                _tell(_HELP)
+            answered = _loop(talk) or sys.stdin.isatty()
+    if not answered:
+        raise typer.Exit(ExitCode.FAILURE)
 
 
-def _loop(talk: "Talk") -> None:
-    for line in _lines():
+def _loop(talk: Talk) -> bool:
+    """Ask line by line; whether all were answered."""
+    answered = True
+    for line in lines():
         text = line.strip()
         if text == "/quit":
-            return
+            break
         if text == "/reset":
             talk.messages.clear()
+            _tell("a new talk begins")
+        elif text == "/help":
+            _tell(_HELP)
         elif text.startswith("/"):
-            err.print(f"no such command: {_HELP}", markup=False, highlight=False)
+            _tell(f"no such command: {_HELP}")
         elif text:
-            talk.say(text)
+            answered = talk.say(text) and answered
+    return answered
 
 
-def _lines() -> Iterator[str]:
-    if not sys.stdin.isatty():
-        yield from sys.stdin
-        return
-    with suppress(ImportError):
-        import readline  # noqa: F401  # gives the prompt history and editing
-    with suppress(EOFError, KeyboardInterrupt):
-        while True:
-            yield out.input("[bold]> [/bold]")
-
-
-@dataclass
-class Talk:
-    """A conversation; `messages` is what the next question is sent with."""
-
-    client: httpx.Client
-    options: dict[str, Any]
-    messages: list[dict[str, str]] = field(default_factory=list)
-
-    def say(self, text: str) -> bool:
-        """Ask, print the answer as it comes and remember both. False if the daemon refused; then nothing is."""
-        sendable = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # arguments may be any bytes
-        question = {"role": "user", "content": sendable}
-        body = {**self.options, "messages": [*self.messages, question], "stream": True}
-        pieces: list[str] = []
-        try:
-            with self.client.stream("POST", "/v1/chat/completions", json=body) as response:
-                if response.status_code == 401:
-                    check(response)
-                if response.status_code != 200:
-                    raise _RefusedError(error_message(response))
-                for piece in _pieces(response):
-                    pieces.append(piece)
-                    out.out(piece, end="", highlight=False)
-        except KeyboardInterrupt:  # the closed connection tells the daemon
-            out.out(" [stopped]", highlight=False)
-        except _RefusedError as error:
-            err.print(f"the daemon refuses: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-            return False
-        except httpx.ConnectError as error:
-            no_daemon(self.client, error)
-        except httpx.HTTPError as error:
-            fail(f"the daemon went away in the middle of the answer ({type(error).__name__})", ExitCode.NO_DAEMON)
-        else:
-            out.out("", highlight=False)
-        self.messages += [question, {"role": "assistant", "content": "".join(pieces)}]
-        return True
-
-
-class _RefusedError(Exception):
-    """The daemon answered with an error."""
-
-
-def _pieces(response: httpx.Response) -> Iterator[str]:
-    """The text of a stream, piece by piece."""
-    for line in response.iter_lines():
-        if not line.startswith("data: ") or line == "data: [DONE]":
-            continue
-        chunk = json.loads(line.removeprefix("data: "))
-        if "error" in chunk:
-            raise _RefusedError(chunk["error"]["message"])
-        for choice in chunk["choices"]:
-            if piece := choice["delta"].get("content"):
-                yield piece
+def _tell(words: str) -> None:
+    err.print(words, markup=False, highlight=False, soft_wrap=True)

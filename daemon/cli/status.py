@@ -1,7 +1,7 @@
 """`isotherm status`: how a daemon is doing."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -9,11 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from .output import ExitCode, out
-from .remote import ApiKeyFile, Url, connect, get
+from .remote import ApiKeyFile, Port, Url, connect, get, no_isotherm
 
 
 def status(
     url: Url = None,
+    port: Port = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole status as one JSON object.")] = False,
     api_key_file: ApiKeyFile = None,
 ) -> None:
@@ -21,36 +22,57 @@ def status(
 
     Example: isotherm status --url http://127.0.0.1:8440 --json
     """
-    with connect(url, api_key_file) as client:
+    with connect(url, port, api_key_file) as client:
         data = get(client, "/admin/status")
-        if as_json:
-            out.out(json.dumps(data, indent=2), highlight=False)
-        else:
-            table = Table(show_header=False, box=None, pad_edge=False)
-            for name, value in _rows(data, str(client.base_url)):
-                table.add_row(Text(name, style="bold"), Text(value))
-            out.print(table, highlight=False)
+        try:
+            rows = list(_rows(data, str(client.base_url).rstrip("/")))
+        except (LookupError, TypeError):
+            no_isotherm(client)
+    if as_json:
+        out.out(json.dumps(data, indent=2), highlight=False)
+    else:
+        _show(rows)
     if data["state"] != "ready":
         raise typer.Exit(ExitCode.ENGINE)
+
+
+def _show(rows: Sequence[tuple[str, str]]) -> None:
+    if not out.is_terminal:  # whoever reads a pipe wants whole lines
+        for name, value in rows:
+            out.out(f"{name:12}  {value}", highlight=False)
+        return
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(Text(name, style="bold"), Text(value))
+    out.print(table, highlight=False)
 
 
 def _rows(data: dict[str, Any], url: str) -> Iterator[tuple[str, str]]:
     model, memory, kv, requests = data["model"], data["memory"], data["kv"], data["requests"]
     reason = f" ({data['reason']})" if data["reason"] else ""
     yield "health", f"{data['state']}{reason}, up for {_duration(data['uptime_s'])} at {url}, process {data['pid']}"
-    yield "model", f"{model['id']} ({model['architecture']}), context {model['context']} tokens, {model['path']}"
+    yield "model", f"{model['id']} ({model['architecture']}), context {model['context']} tokens"
+    yield "file", model["path"]
     for name, row in model["formats"].items():
         note = "" if row["exact"] else " (re-encoded, not bit-exact)"
-        yield "weights", f"{row['tensors']} tensors in {name}, run as {row['packed']}{note}"
+        yield "weights", f"{_count(row['tensors'], 'tensor')} in {name}, run as {row['packed']}{note}"
     yield (
         "memory",
-        f"{_gib(memory['resident_bytes'])} resident: weights {_gib(memory['weight_bytes'])}, "
-        f"KV cache {_gib(memory['kv_bytes'])}",
+        f"{_gib(memory['resident_bytes'])} in use; weights {_gib(memory['weight_bytes'])}, "
+        f"{_gib(memory['kv_bytes'])} reserved for the KV cache",
     )
     yield "KV cache", f"{kv['usage']:.0%} in use, {kv['free_blocks']} of {kv['blocks']} blocks free, {kv['format']}"
-    yield "requests", f"{requests['running']} running, {requests['waiting']} waiting, {data['preemptions']} preemptions"
-    yield "speed", f"{data['tokens_per_second']:.1f} tokens/s, {data['generated_tokens']} in all"
-    yield "kernels", f"{data['kernels']}, {data['threads']} threads"
+    yield (
+        "requests",
+        f"{requests['running']} running, {requests['waiting']} waiting, {_count(data['preemptions'], 'preemption')}",
+    )
+    yield (
+        "speed",
+        f"{data['tokens_per_second']:.1f} tokens/s in the last seconds, {data['generated_tokens']} since the start",
+    )
+    yield "kernels", f"{data['kernels']}, {_count(data['threads'], 'thread')}"
     prefix = data["prefix_cache"]
     share = prefix["hit"] / prefix["queried"] if prefix["queried"] else 0.0
     yield "prefix cache", f"{share:.0%} of {prefix['queried']} prompt tokens were found"
@@ -60,6 +82,10 @@ def _rows(data: dict[str, Any], url: str) -> Iterator[tuple[str, str]]:
     latest = {event["name"]: event["detail"] for event in data["events"]["recent"]}
     for name, count in counts.items():
         yield "degradations", f"{name} x {count}: {latest.get(name, '')}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _gib(size: int) -> str:

@@ -3,27 +3,21 @@
 import os
 import signal
 import time
-from typing import Annotated
-
-import typer
 
 from ..config import Config
 from ..state import DaemonState, live_daemons
 from .output import ExitCode, fail, out
+from .remote import Port, Url, normal_url
 
 _PATIENCE_S = Config().drain_s + 15.0
 
 
-def stop(
-    port: Annotated[
-        int | None, typer.Option(help="The daemon's port, if several run.", min=1, max=65535, show_default=False)
-    ] = None,
-) -> None:
+def stop(url: Url = None, port: Port = None) -> None:
     """Stop the daemon: no new requests, open ones may finish within half a minute.
 
     Example: isotherm stop --port 8440
     """
-    daemon = _choose(port)
+    daemon = _choose(url, port)
     os.kill(daemon.pid, signal.SIGTERM)
     end = time.monotonic() + _PATIENCE_S
     with out.status(f"waiting for process {daemon.pid}"):
@@ -34,10 +28,12 @@ def stop(
     out.print(f"stopped {daemon.url}", highlight=False)
 
 
-def _choose(port: int | None) -> DaemonState:
-    daemons = [daemon for daemon in live_daemons() if port in (None, daemon.port)]
+def _choose(url: str | None, port: int | None) -> DaemonState:
+    address = None if url is None else normal_url(url)
+    daemons = [d for d in live_daemons() if port in (None, d.port) and address in (None, d.url)]
     if not daemons:
-        fail("no daemon of yours runs" + (f" on port {port}" if port else ""), ExitCode.NO_DAEMON)
+        where = f" on port {port}" if port else f" at {address}" if address else ""
+        fail(f"no daemon of yours runs{where}", ExitCode.NO_DAEMON)
     if len(daemons) > 1:
         fail(
             f"{len(daemons)} daemons run; choose one: --port {' or '.join(str(d.port) for d in daemons)}",

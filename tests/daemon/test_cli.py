@@ -13,33 +13,16 @@ from typing import Any
 import pytest
 import typer
 from isotherm.daemon import state
-from isotherm.daemon.cli.app import app
 from isotherm.daemon.cli.background import _check_child
 from isotherm.daemon.cli.output import ExitCode, fail
-from isotherm.daemon.config import key_digest
-from isotherm.daemon.errors import InvalidRequestError
-from isotherm.daemon.state import DaemonState, live_daemons, own_start, read_state, remove_state, write_state
-from support.api_service import MODEL, make_service, serving
-from support.scripted_engine import ByteTokenizer, ScriptedEngine, Step, says
-from typer.testing import CliRunner, Result
+from isotherm.daemon.state import DaemonState, live_daemons, read_state, remove_state, write_state
+from support.api_service import make_service, serving
+from support.cli import daemon_state, run
+
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 DAEMON = {"pid": os.getpid(), "started": 1.0, "port": 8440, "url": "u", "model": "m", "log": None}
 COMMANDS = ("serve", "chat", "status", "stop", "demo", "bench")
-
-
-@pytest.fixture(autouse=True)
-def own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def run(*arguments: object, stdin: str = "") -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
-
-
-def daemon_state(**changes: Any) -> DaemonState:
-    values = {"pid": os.getpid(), "started": own_start(), "port": 8440, "url": "http://127.0.0.1:8440"}
-    return DaemonState(**values | {"model": "m", "log": None} | changes)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -146,78 +129,6 @@ def test_state_folder_that_cannot_be_written_is_named(
     assert "set XDG_STATE_HOME" in result.stderr
 
 
-def test_chat_once_prints_the_answer() -> None:
-    with serving(make_service("Hi there")) as port:
-        result = run("chat", "--url", f"http://127.0.0.1:{port}", "--once", "hello")
-    assert (result.exit_code, result.stdout) == (0, "Hi there\n")
-
-
-def scripted(*answers: Sequence[Step]) -> ScriptedEngine:
-    """An engine that answers by turns, the last answer again and again."""
-    turns = iter(range(100))
-    return ScriptedEngine(lambda submit: answers[min(next(turns), len(answers) - 1)])
-
-
-def prompts(engine: ScriptedEngine) -> list[str]:
-    return [ByteTokenizer().decode(submit.prompt) for submit in engine.submitted]
-
-
-def test_chat_sends_bytes_that_are_no_text_as_replacement_characters() -> None:
-    engine = ScriptedEngine(lambda submit: says("ok"))
-    with serving(make_service(engine)) as port:
-        assert run("chat", "--url", f"http://127.0.0.1:{port}", "--once", "a\udcffb").exit_code == 0
-    assert "a\ufffdb" in ByteTokenizer().decode(engine.submitted[0].prompt)
-
-
-def test_the_terminal_may_know_no_unicode() -> None:
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    with serving(make_service("é!")) as port:
-        line = [sys.executable, "-m", "isotherm.daemon.cli", "chat", "--url", f"http://127.0.0.1:{port}"]
-        result = subprocess.run(line, env=environment, input=b"caf\xff\n", capture_output=True, timeout=60)
-    assert (result.returncode, result.stdout) == (0, b"?!\n")
-
-
-def test_chat_reads_a_pipe_and_remembers_the_talk() -> None:
-    engine = scripted(says("yes"))
-    with serving(make_service(engine)) as port:
-        result = run("chat", "--url", f"http://127.0.0.1:{port}", stdin="first\n\nsecond\n")
-    assert result.stdout == "yes\nyes\n"
-    assert prompts(engine)[1].startswith("user: first\nassistant: yes\nuser: second\n")
-
-
-def test_chat_reset_forgets_the_talk_and_quit_ends_it() -> None:
-    engine = scripted(says("yes"))
-    with serving(make_service(engine)) as port:
-        run("chat", "--url", f"http://127.0.0.1:{port}", stdin="first\n/reset\nsecond\n/quit\nthird\n")
-    assert len(prompts(engine)) == 2
-    assert prompts(engine)[1].startswith("user: second\n")
-
-
-def test_chat_goes_on_after_a_refusal_and_forgets_the_question() -> None:
-    engine = scripted([InvalidRequestError("too long")], says("yes"))
-    with serving(make_service(engine)) as port:
-        result = run("chat", "--url", f"http://127.0.0.1:{port}", stdin="first\nsecond\n")
-    assert "the daemon refuses: too long" in result.stderr
-    assert prompts(engine)[1].startswith("user: second\n")
-    assert (result.exit_code, result.stdout) == (0, "yes\n")
-
-
-def test_chat_once_exits_with_1_after_a_refusal() -> None:
-    with serving(make_service([InvalidRequestError("too long")])) as port:
-        result = run("chat", "--url", f"http://127.0.0.1:{port}", "--once", "hello")
-    assert result.exit_code == ExitCode.FAILURE
-
-
-def test_chat_sends_the_first_key_of_a_file(tmp_path: Path) -> None:
-    (tmp_path / "keys").write_text("alpha\nbeta\n")
-    with serving(make_service("Hi", api_keys=frozenset({key_digest("alpha")}))) as port:
-        command = ("chat", "--url", f"http://127.0.0.1:{port}", "--once", "hello")
-        refused, answered = run(*command), run(*command, "--api-key-file", tmp_path / "keys")
-    assert refused.exit_code == ExitCode.USAGE
-    assert "name the key by --api-key-file" in refused.stderr
-    assert answered.stdout == "Hi\n"
-
-
 def test_commands_find_the_only_daemon() -> None:
     with serving(make_service("Hi")) as port:
         write_state(daemon_state(port=port, url=f"http://127.0.0.1:{port}", phase="ready"))
@@ -231,61 +142,6 @@ def test_commands_ask_which_of_several_daemons() -> None:
         result = run(*command)
         assert result.exit_code == ExitCode.USAGE
         assert words in result.stderr
-
-
-def status_data(**changes: Any) -> dict[str, Any]:
-    return {
-        "state": "ready",
-        "reason": "",
-        "pid": 7,
-        "uptime_s": 3700.0,
-        "model": {
-            "id": MODEL,
-            "path": "moe.gguf",
-            "architecture": "mixtral",
-            "context": 512,
-            "formats": {"Q4_K": {"tensors": 3, "packed": "q4m", "exact": False}},
-        },
-        "threads": 2,
-        "kernels": "avx2",
-        "memory": {"resident_bytes": 2**30, "weight_bytes": 2**29, "kv_bytes": 2**28},
-        "kv": {"format": "f16", "blocks": 8, "free_blocks": 6, "usage": 0.25},
-        "requests": {"running": 1, "waiting": 2},
-        "tokens_per_second": 12.34,
-        "generated_tokens": 99,
-        "prefix_cache": {"queried": 100, "hit": 50},
-        "preemptions": 0,
-        "audit_failures": 0,
-        "events": {
-            "counts": {"weights_reencoded": 3},
-            "recent": [{"name": "weights_reencoded", "detail": "[x]", "at": 0}],
-        },
-    } | changes
-
-
-def test_status_shows_formats_load_and_degradations() -> None:
-    with serving(make_service(status=status_data)) as port:
-        result = run("status", "--url", f"http://127.0.0.1:{port}")
-    assert result.exit_code == 0
-    text = " ".join(result.stdout.split())
-    for words in (
-        "ready, up for 1 h 01 min",
-        "3 tensors in Q4_K, run as q4m (re-encoded, not bit-exact)",
-        "1.00 GiB resident: weights 0.50 GiB, KV cache 0.25 GiB",
-        "25% in use, 6 of 8 blocks free",
-        "1 running, 2 waiting",
-        "12.3 tokens/s",
-        "kernels avx2, 2 threads",
-        "weights_reencoded x 3: [x]",
-    ):
-        assert words in text
-
-
-def test_status_of_a_failed_engine_exits_with_7() -> None:
-    with serving(make_service(status=lambda: status_data(state="failed", reason="three steps failed"))) as port:
-        result = run("status", "--url", f"http://127.0.0.1:{port}", "--json")
-    assert result.exit_code == ExitCode.ENGINE
-    assert json.loads(result.stdout)["reason"] == "three steps failed"
 
 
 def sleeper() -> tuple[subprocess.Popen[bytes], DaemonState]:

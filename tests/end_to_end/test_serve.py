@@ -49,7 +49,7 @@ def test_background_daemon_is_started_asked_and_stopped(tmp_path: Path, model: P
     try:
         assert "tiny-moe is served at http://127.0.0.1:" in started.stdout
         talk = command(tmp_path, "chat", "--once", "hello", "--max-tokens", 4)
-        assert (talk.returncode, talk.stderr) == (0, "")
+        assert (talk.returncode, talk.stderr) == (0, "[cut off at 4 tokens]\n")
         status = json.loads(command(tmp_path, "status", "--json").stdout)
         assert status["state"] == "ready"
         assert status["model"]["formats"]["Q4_0"] == {"tensors": 16, "packed": "q4", "exact": True}

@@ -1,0 +1,12 @@
+"""Fixtures of the daemon's tests."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def own_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """State and cache folders that are this test's own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

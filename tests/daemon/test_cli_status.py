@@ -1,0 +1,86 @@
+"""`isotherm status` against daemons that are played by a scripted engine."""
+
+import json
+from typing import Any
+
+import pytest
+from isotherm.daemon.cli.output import ExitCode
+from support.api_service import MODEL, make_service, serving
+from support.cli import run
+
+pytestmark = pytest.mark.usefixtures("own_folders")
+
+
+def status_data(**changes: Any) -> dict[str, Any]:
+    return {
+        "state": "ready",
+        "reason": "",
+        "pid": 7,
+        "uptime_s": 3700.0,
+        "model": {
+            "id": MODEL,
+            "path": "moe.gguf",
+            "architecture": "mixtral",
+            "context": 512,
+            "formats": {"Q4_K": {"tensors": 3, "packed": "q4m", "exact": False}},
+        },
+        "threads": 2,
+        "kernels": "avx2",
+        "memory": {"resident_bytes": 2**30, "weight_bytes": 2**29, "kv_bytes": 2**28},
+        "kv": {"format": "f16", "blocks": 8, "free_blocks": 6, "usage": 0.25},
+        "requests": {"running": 1, "waiting": 2},
+        "tokens_per_second": 12.34,
+        "generated_tokens": 99,
+        "prefix_cache": {"queried": 100, "hit": 50},
+        "preemptions": 0,
+        "audit_failures": 0,
+        "events": {
+            "counts": {"weights_reencoded": 3},
+            "recent": [{"name": "weights_reencoded", "detail": "[x]", "at": 0}],
+        },
+    } | changes
+
+
+def test_status_shows_formats_load_and_degradations() -> None:
+    with serving(make_service(status=status_data)) as port:
+        result = run("status", "--url", f"http://127.0.0.1:{port}")
+    assert result.exit_code == 0
+    text = " ".join(result.stdout.split())
+    for words in (
+        "ready, up for 1 h 01 min",
+        "3 tensors in Q4_K, run as q4m (re-encoded, not bit-exact)",
+        "1.00 GiB in use; weights 0.50 GiB, 0.25 GiB reserved for the KV cache",
+        "25% in use, 6 of 8 blocks free",
+        "1 running, 2 waiting",
+        "12.3 tokens/s in the last seconds, 99 since the start",
+        "kernels avx2, 2 threads",
+        "weights_reencoded x 3: [x]",
+    ):
+        assert words in text
+
+
+def test_status_of_a_failed_engine_exits_with_7() -> None:
+    with serving(make_service(status=lambda: status_data(state="failed", reason="three steps failed"))) as port:
+        result = run("status", "--url", f"http://127.0.0.1:{port}", "--json")
+    assert result.exit_code == ExitCode.ENGINE
+    assert json.loads(result.stdout)["reason"] == "three steps failed"
+
+
+def test_status_in_a_pipe_keeps_lines_whole() -> None:
+    path = "/models/" + "deep/" * 40 + "moe.gguf"
+    model = status_data()["model"] | {"path": path}
+    with serving(make_service(status=lambda: status_data(model=model))) as port:
+        assert f"file          {path}\n" in run("status", "--port", port).stdout
+
+
+def test_one_of_a_kind_is_singular() -> None:
+    with serving(make_service(status=lambda: status_data(threads=1))) as port:
+        assert "1 thread\n" in run("status", "--port", port).stdout
+
+
+@pytest.mark.parametrize("answer", [{"state": "ready"}, [], {}])
+def test_another_server_is_named_as_such(answer: Any) -> None:
+    with serving(make_service(status=lambda: answer)) as port:
+        result = run("status", "--port", port)
+    assert result.exit_code == ExitCode.NO_DAEMON
+    assert "is not an Isotherm daemon" in result.stderr
