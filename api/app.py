@@ -14,7 +14,7 @@ from .service import Service
 def create_app(service: Service) -> FastAPI:
     """The application. It holds no state beyond the service and a memory of unknown field names."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
-    notes = FieldNotes()
+    notes = FieldNotes(service.events)
     app.include_router(chat.router(service, notes))
     app.include_router(completions.router(service, notes))
     app.include_router(models.router(service))

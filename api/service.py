@@ -6,6 +6,7 @@ from typing import Any
 
 from ..daemon.chat_template import ChatTemplate
 from ..daemon.client import EngineClient
+from ..daemon.events import EventLog
 from ..daemon.metrics import Metrics
 from ..daemon.tokenizer import Tokenizer
 
@@ -43,6 +44,7 @@ class Service:
     model_id: str
     created: int
     metrics: Metrics
+    events: EventLog
     status: Callable[[], Mapping[str, Any]]
     api_keys: frozenset[bytes] = frozenset()
     limits: Limits = field(default_factory=Limits)

@@ -6,6 +6,7 @@ from typing import Any
 
 from .errors import InvalidRequestError
 
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _REASONING_NAMES = ("reasoning", "reasoning_content")
 
 
@@ -30,6 +31,10 @@ def _message(
 ) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise InvalidRequestError(f"{where} must be an object with a role", "messages")
+    if message["role"] not in _ROLES:  # most templates would pass it over in silence
+        raise InvalidRequestError(
+            f"{where}.role is {message['role'][:80]!r}; it must be one of {', '.join(_ROLES)}", "messages"
+        )
     result = dict(message)
     if result["role"] == "developer" and not knows_developer:
         result["role"] = "system"

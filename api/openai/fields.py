@@ -1,12 +1,10 @@
 """Fields that this server does not act on: refused where ignoring them would change the answer, else noted once."""
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
 from ...daemon.errors import InvalidRequestError
-
-logger = logging.getLogger(__name__)
+from ...daemon.events import EventLog
 
 # Field: values that ask for nothing, besides null, false and empty ones.
 _REFUSED: dict[str, tuple[object, ...]] = {
@@ -55,13 +53,14 @@ _HARMLESS = frozenset(
         "verbosity",
     }
 )
-_MAX_NOTED = 1000
+_MAX_NOTED = 50  # names; clients choose them, and other events should stay to be seen
 
 
 class FieldNotes:
-    """Looks through the fields that a schema does not name. Remembers which unknown ones it has logged."""
+    """Looks through the fields that a schema does not name. Makes the first sight of an unknown one an event."""
 
-    def __init__(self) -> None:
+    def __init__(self, events: EventLog) -> None:
+        self._events = events
         self._noted: set[str] = set()
 
     def check(self, extra: Mapping[str, Any] | None) -> None:
@@ -76,4 +75,4 @@ class FieldNotes:
     def _note(self, name: str) -> None:
         if name not in self._noted and len(self._noted) < _MAX_NOTED:
             self._noted.add(name)
-            logger.info("clients send the unknown field %.80r, which is ignored", name)
+            self._events.record("unknown_field", f"clients send {name[:80]!r}, which is ignored")

@@ -22,13 +22,10 @@ _USUAL_CAUSES = {
 def detach(log: Path) -> int | None:
     """Fork. The child, which gets None, belongs to no terminal and writes to `log`; the parent gets its pid.
 
-    The log of the run before is kept beside it, with .1 at its end. To be called before any thread is started.
+    To be called before any thread is started.
     """
     try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        if log.exists():
-            os.replace(log, f"{log}.1")
-        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        file = open_log(log)
     except OSError as error:
         fail(f"{error}; set XDG_STATE_HOME to a folder that can be written", ExitCode.FAILURE)
     pid = os.fork()
@@ -40,6 +37,14 @@ def detach(log: Path) -> int | None:
     for source, target in ((null, 0), (file, 1), (file, 2)):
         os.dup2(source, target)
     return None
+
+
+def open_log(log: Path) -> int:
+    """A file descriptor of an empty log. The log of the run before is kept beside it, with .1 at its end."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    if log.exists():
+        os.replace(log, f"{log}.1")
+    return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
 
 
 def wait_until_ready(pid: int, port: int, log: Path) -> None:

@@ -138,6 +138,7 @@ def _run(config: Config, digests: frozenset[bytes], listener: socket.socket, sta
         model_id=config.model_id,
         created=assembly.created,
         metrics=assembly.engine.metrics,
+        events=assembly.engine.events,
         status=assembly.status,
         api_keys=digests,
         limits=Limits(max_choices=min(Limits().max_choices, config.max_queued)),  # more could never be queued

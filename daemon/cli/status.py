@@ -58,12 +58,12 @@ def _rows(data: dict[str, Any], url: str) -> Iterator[tuple[str, str]]:
     for name, row in model["formats"].items():
         note = "" if row["exact"] else " (re-encoded, not bit-exact)"
         yield "weights", f"{_count(row['tensors'], 'tensor')} in {name}, run as {row['packed']}{note}"
+    yield "memory", f"{_gib(memory['resident_bytes'])} in use, {_gib(memory['weight_bytes'])} of it weights"
     yield (
-        "memory",
-        f"{_gib(memory['resident_bytes'])} in use; weights {_gib(memory['weight_bytes'])}, "
-        f"{_gib(memory['kv_bytes'])} reserved for the KV cache",
+        "KV cache",
+        f"{_gib(memory['kv_bytes'])} reserved, {kv['usage']:.0%} in use, "
+        f"{kv['free_blocks']} of {kv['blocks']} blocks free, {kv['format']}",
     )
-    yield "KV cache", f"{kv['usage']:.0%} in use, {kv['free_blocks']} of {kv['blocks']} blocks free, {kv['format']}"
     yield (
         "requests",
         f"{requests['running']} running, {requests['waiting']} waiting, {_count(data['preemptions'], 'preemption')}",

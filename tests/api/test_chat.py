@@ -8,6 +8,7 @@ from isotherm.api.openai.fields import FieldNotes
 from isotherm.api.openai.logprobs import chat_logprobs
 from isotherm.daemon.chat_template import ChatTemplate
 from isotherm.daemon.errors import OverloadedError
+from isotherm.daemon.events import EventLog
 from isotherm.daemon.messages import Token, TokenLogprobs
 from support.api_service import MODEL, by_prompt, call, chat, make_service
 from support.scripted_engine import EOS, HANG, ByteTokenizer, ScriptedEngine, says
@@ -248,13 +249,20 @@ def test_fields_that_ask_for_nothing_pass(fields: dict[str, object]) -> None:
     assert chat(make_service(), **fields).status_code == 200
 
 
-def test_unknown_field_is_ignored_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_field_is_ignored_and_an_event_once() -> None:
     service = make_service()
-    with caplog.at_level("INFO", "isotherm.api.openai.fields"):
-        notes = FieldNotes()
-        for _ in range(2):
-            prepare_chat(service, notes, b'{"messages":[{"role":"user","content":"x"}],"wings":2}', "")
-    assert [record.message for record in caplog.records] == ["clients send the unknown field 'wings', which is ignored"]
+    notes = FieldNotes(service.events)
+    for _ in range(2):
+        prepare_chat(service, notes, b'{"messages":[{"role":"user","content":"x"}],"wings":2}', "")
+    assert [(event.name, event.detail) for event in service.events.recent()] == [
+        ("unknown_field", "clients send 'wings', which is ignored")
+    ]
+
+
+def test_unknown_fields_do_not_crowd_other_events_out() -> None:
+    events = EventLog()
+    FieldNotes(events).check({f"field{number}": 1 for number in range(1000)})
+    assert events.counts()["unknown_field"] < 100
 
 
 def test_template_error_is_the_clients() -> None:

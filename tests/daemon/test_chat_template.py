@@ -126,6 +126,11 @@ def test_malformed_content_is_refused(content: Any) -> None:
     assert "messages[0].content" in str(refusal(CHATML, [{"role": "user", "content": content}]))
 
 
+def test_an_unknown_role_is_refused_with_the_known_ones_named() -> None:
+    words = str(refusal(CHATML, [*HELLO, {"role": "wizard", "content": "x"}]))
+    assert words.startswith("messages[1].role is 'wizard'; it must be one of system, developer, user, assistant, tool")
+
+
 @pytest.mark.parametrize("message", ["hello", {}, {"role": None}, {"content": "x"}])
 def test_a_message_without_a_role_is_refused(message: Any) -> None:
     assert "messages[1]" in str(refusal(CHATML, [*HELLO, message]))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 from isotherm.daemon import state
-from isotherm.daemon.cli.background import _check_child
+from isotherm.daemon.cli.background import _check_child, open_log
 from isotherm.daemon.cli.output import ExitCode, fail
 from isotherm.daemon.state import DaemonState, live_daemons, read_state, remove_state, write_state
 from support.api_service import make_service, serving
@@ -116,6 +116,13 @@ def test_signal_that_ended_a_loading_daemon_is_named(
             _check_child(pid, tmp_path / "log")
     assert ended.value.exit_code == 128 + sig
     assert words in capsys.readouterr().err
+
+
+def test_the_log_of_the_run_before_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("a crash\n")
+    os.close(open_log(tmp_path / "log"))
+    assert (tmp_path / "log.1").read_text() == "a crash\n"
+    assert (tmp_path / "log").read_text() == ""
 
 
 @pytest.mark.parametrize("background", [(), ("--background",)])

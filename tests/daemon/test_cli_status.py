@@ -49,8 +49,8 @@ def test_status_shows_formats_load_and_degradations() -> None:
     for words in (
         "ready, up for 1 h 01 min",
         "3 tensors in Q4_K, run as q4m (re-encoded, not bit-exact)",
-        "1.00 GiB in use; weights 0.50 GiB, 0.25 GiB reserved for the KV cache",
-        "25% in use, 6 of 8 blocks free",
+        "1.00 GiB in use, 0.50 GiB of it weights",
+        "0.25 GiB reserved, 25% in use, 6 of 8 blocks free",
         "1 running, 2 waiting",
         "12.3 tokens/s in the last seconds, 99 since the start",
         "kernels avx2, 2 threads",

@@ -15,6 +15,7 @@ from isotherm.api.app import create_app
 from isotherm.api.service import Service
 from isotherm.daemon.chat_template import ChatTemplate
 from isotherm.daemon.client import EngineClient
+from isotherm.daemon.events import EventLog
 from isotherm.daemon.messages import Submit
 from support.scripted_engine import ByteTokenizer, ScriptedEngine, Step, says
 
@@ -43,6 +44,7 @@ def make_service(engine: ScriptedEngine | EngineClient | list[Step] | str = "Hi"
         "model_id": MODEL,
         "created": 1_700_000_000,
         "metrics": OneLineMetrics(),
+        "events": EventLog(),
         "status": lambda: {"state": "ready"},
     }
     return Service(**given | changes)
