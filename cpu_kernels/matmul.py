@@ -124,10 +124,11 @@ def _items(d: Any) -> Any:
 
 @kernel
 def _item(d: Any, item: int, chunks: int) -> Any:
-    """An item's expert, its first and last tile, and the first and last place of the expert's pairs."""
+    """An item's expert, its tiles first .. last - 1, and the places start .. end - 1 of the expert's pairs."""
     expert, first = read_i64(d[_M_ACTIVE] + 8 * (item // chunks)), item % chunks * d[_M_CHUNK]
     start, end = read_i64(d[_M_OFFSETS] + 8 * expert), read_i64(d[_M_OFFSETS] + 8 * (expert + 1))
-    return expert, first, min(first + d[_M_CHUNK], d[_M_TILES]), start, end
+    last = min(first + d[_M_CHUNK], d[_M_TILES])
+    return expert, first, last, start, end
 
 
 @kernel

@@ -25,11 +25,6 @@ class Mailbox:
         self._waking = False  # a wake-up is due or on its way to the loop
         self._arrived = asyncio.Event()
 
-    @property
-    def closed(self) -> bool:
-        """Whether the terminal message has been put."""
-        return self._closed
-
     def put(self, message: FromEngine) -> bool:
         """Add a message. True if `wake` must now bring the consumer's event loop to look; one call serves many puts.
 

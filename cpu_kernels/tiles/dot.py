@@ -16,8 +16,8 @@ from ..simd import Emit, Value, f32, f32x16, i8, i8x64, i32, i32x16, i64, micro_
 BLOCK = 8  # most activation records per call of a product
 _VECTORS = GROUP // 4  # of 16 rows x 4 columns in a group
 
-# With few tokens the hardware prefetches best; with more, arithmetic hides from it what comes next, and weights
-# fresh from memory ran at 210 of 350 GOPS without this (T = 8, q4).
+# With few tokens the hardware prefetches best; with more, arithmetic hides from it what comes next, and without this
+# weights fresh from memory ran at two thirds of the speed.
 _BUSY, _AHEAD = 4, 4608
 
 

@@ -15,8 +15,6 @@ from isotherm.experts.spec import ModelSpec, RoutingSpec
 from support import tiny
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-MOE = [name for name in tiny.ARCHITECTURES if name != "llama"]
-
 
 def spec_from(config: dict[str, Any]) -> ModelSpec:
     checkpoint = Checkpoint(Path("folder/model.safetensors"), "safetensors", config, {}, "")
