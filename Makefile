@@ -15,7 +15,7 @@ help:
 	@echo "make test    run the tests"
 	@echo "make lint    check style, types and imports"
 	@echo "make format  format the code"
-	@echo "make bench   measure the demo model, or MODEL=path"
+	@echo "make bench   measure the kernels, then the demo model, or MODEL=path"
 	@echo "make clean   remove what make has made here"
 
 setup: $(STAMP)
@@ -63,6 +63,7 @@ format: setup
 	$(BIN)/ruff format .
 
 bench: setup
+	$(BIN)/isotherm bench --kernels
 	$(BIN)/isotherm bench $(MODEL)
 
 clean:

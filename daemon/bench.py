@@ -7,7 +7,7 @@ all of them decode together, once.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +15,11 @@ import psutil
 from numpy.typing import NDArray
 
 from ..cpu_kernels.bandwidth import read_gb_s
+from ..cpu_kernels.team import physical_cores
 from ..experts.model import Model, open_model
 from ..experts.pack import packed_size
 from ..experts.progress import Progress
+from .bench_threads import ThreadPoint, best_threads, measure_curve
 from .config import ConfigError
 from .memory import GIB, RESERVE, MemoryPlanError
 from .runner import DecoderRunner, kv_block_bytes, load_runner
@@ -25,14 +27,16 @@ from .step import Chunk, Runner, StepPlan
 
 STREAM_PROMPT = 128
 REPETITIONS = 3
+_CURVE_TOKENS = 32  # generated in each run for the curve of threads
 _SEED = 20_08
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """threads of the engine, prompt tokens of the prefill, tokens to generate, numbers of streams."""
+    """threads of the engine (None: what decodes fastest), prompt tokens of the prefill, tokens to generate, numbers of
+    streams."""
 
-    threads: int
+    threads: int | None
     prompt: int
     gen: int
     streams: tuple[int, ...]
@@ -45,6 +49,7 @@ class BenchResult:
     streams: per number of streams the decode and prefill rate of all together. read_gb_s: plain read bandwidth of the
     same threads. decode_gb_s: bytes of weights and KV read per token times decode_tok_s. load_s: until the model can
     run. first_token_s: from then to the first token of the first prompt, with all that is done only once.
+    thread_curve: what the number of threads was chosen by, if it was.
     """
 
     threads: int
@@ -55,6 +60,7 @@ class BenchResult:
     decode_gb_s: float
     load_s: float
     first_token_s: float
+    thread_curve: tuple[ThreadPoint, ...] = ()
 
     @property
     def memory_wall_share(self) -> float:
@@ -73,7 +79,7 @@ def measure(path: Path, options: BenchOptions, progress: Progress) -> BenchResul
     _check_fit(model, longest, num_blocks)
     runner = load_runner(
         model,
-        threads=options.threads,
+        threads=options.threads or len(physical_cores()),
         num_blocks=num_blocks,
         max_context=longest,
         max_running=max(options.streams, default=1),
@@ -81,9 +87,33 @@ def measure(path: Path, options: BenchOptions, progress: Progress) -> BenchResul
     )
     load_s = time.perf_counter() - started
     try:
-        return _measure(runner, options, load_s, progress)
+        return _measure_loaded(runner, options, load_s, progress)
     finally:
         runner.close()
+
+
+def _measure_loaded(runner: DecoderRunner, options: BenchOptions, load_s: float, progress: Progress) -> BenchResult:
+    first_token_s = Driver(runner).prefill(1, options.prompt)
+    if options.threads is not None:
+        return _measure(runner, options, (load_s, first_token_s), progress)
+    curve = measure_curve(lambda threads: _decode_rate(runner, threads, min(options.gen, _CURVE_TOKENS)), progress)
+    chosen = runner.on_threads(best_threads(curve))
+    try:
+        Driver(chosen).prefill(1, options.prompt)  # its buffers are new
+        return replace(_measure(chosen, options, (load_s, first_token_s), progress), thread_curve=curve)
+    finally:
+        chosen.close()
+
+
+def _decode_rate(runner: DecoderRunner, threads: int, tokens: int) -> float:
+    """Tokens/s of one stream with so many threads: the median of some runs."""
+    other = runner.on_threads(threads)
+    try:
+        driver = Driver(other)
+        driver.decode(1, min(tokens, 8), 0)
+        return tokens / float(np.median([driver.decode(1, tokens, 0) for _ in range(REPETITIONS)]))
+    finally:
+        other.close()
 
 
 def _check_fit(model: Model, longest: int, num_blocks: int) -> None:
@@ -101,9 +131,11 @@ def _check_fit(model: Model, longest: int, num_blocks: int) -> None:
         )
 
 
-def _measure(runner: DecoderRunner, options: BenchOptions, load_s: float, progress: Progress) -> BenchResult:
+def _measure(
+    runner: DecoderRunner, options: BenchOptions, starting: tuple[float, float], progress: Progress
+) -> BenchResult:
+    """starting: load_s and first_token_s, which can be measured only once."""
     driver, total = Driver(runner), 2 * REPETITIONS + len(options.streams) + 1
-    first_token_s = driver.prefill(1, options.prompt)
     driver.decode(1, min(options.gen, 8), 0)
     prefill, decode = [], []
     for i in range(REPETITIONS):
@@ -121,17 +153,17 @@ def _measure(runner: DecoderRunner, options: BenchOptions, load_s: float, progre
             "decode_tok_s": count * options.gen / decode_s,
             "prefill_tok_s": count * STREAM_PROMPT / prefill_s,
         }
-    decode_tok_s = float(np.mean(decode))
+    threads, decode_tok_s = runner.team.threads, float(np.mean(decode))
     kv_bytes = runner.kv_bytes_per_token * (options.gen + 1) / 2  # a token reads all positions up to its own
     result = BenchResult(
-        threads=options.threads,
+        threads=threads,
         prefill_tok_s=float(np.mean(prefill)),
         decode_tok_s=decode_tok_s,
         streams=streams,
-        read_gb_s=read_gb_s(options.threads),
+        read_gb_s=read_gb_s(threads),
         decode_gb_s=(runner.active_weight_bytes_per_token + kv_bytes) * decode_tok_s / 1e9,
-        load_s=load_s,
-        first_token_s=first_token_s,
+        load_s=starting[0],
+        first_token_s=starting[1],
     )
     progress("measuring", total, total)
     return result

@@ -35,7 +35,7 @@ class DecoderRunner:
         self.max_context = min(spec.max_context, limits.positions)
         self.weight_bytes, self.kv_bytes_per_token = weights.nbytes, cache.nbytes // (num_blocks * KV_BLOCK)
         self.active_weight_bytes_per_token = _active_bytes(spec, weights)
-        self._weights, self._cache = weights, cache  # the program holds their addresses
+        self._spec, self._weights, self._cache = spec, weights, cache  # the program holds their addresses
         self._inputs = StepInputs(limits)
         self._ops = CpuOps(spec, weights, self._inputs, cache, threads)
         record(spec, self._ops)
@@ -51,6 +51,10 @@ class DecoderRunner:
         rows = self._lay_out(plan)
         self.team.run(self._program, self._inputs.counts)
         return self._ops.buffers.logits[:rows, : self.vocab_size]
+
+    def on_threads(self, threads: int) -> "DecoderRunner":
+        """Another runner of the same weights and cache. Only one of them may run at a time; each must be closed."""
+        return DecoderRunner(self._spec, self._weights, self._cache, self._inputs.limits, self.num_blocks, threads)
 
     def close(self) -> None:
         """Stop the workers. The runner cannot be used afterwards."""

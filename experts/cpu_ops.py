@@ -135,6 +135,10 @@ class CpuOps:
         self._program.meet()
         self._group(routes)
 
+    def group(self, branch: str) -> None:
+        """Find the tokens of each expert from the choices that the branch's routes hold already."""
+        self._group(self.buffers.branches[branch].routes)
+
     def feed_forward(self, layer: int, branch: str, *, together: bool) -> None:
         here, buffers = _prefix(layer, branch), self.buffers.branches[branch]
         (gate, gates), (up, ups) = self._table(here + "gate"), self._table(here + "up")

@@ -1,21 +1,30 @@
-"""`isotherm bench`: measure a model on this machine."""
+"""`isotherm bench`: measure a model, a synthetic layer or the kernels on this machine."""
 
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
+from .bench_tables import curve_table, kernel_table, model_table, moe_table
 from .output import ExitCode, fail, out, refusals
 from .progress import progress_bars
 
 if TYPE_CHECKING:
-    from ..bench import BenchResult
+    from ...experts.random_weights import MoeShape
+
+_AUTO = "auto"
+_MOST_STREAMS, _MOST_THREADS, _MOST_TOKENS, _MOST_WIDTH = 512, 1024, 65536, 1 << 20
+_MODES = {  # the parameters that belong to one thing to measure
+    **dict.fromkeys(("model", "prompt", "gen", "streams"), "a model"),
+    **dict.fromkeys(("moe", "weight_format", "tokens"), "--moe"),
+    "kernels": "--kernels",
+}
 
 
 def bench(
+    ctx: typer.Context,
     model: Annotated[
         Path | None,
         typer.Argument(
@@ -23,55 +32,136 @@ def bench(
         ),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="CPU threads of the engine.", min=1, show_default="one per physical core")
+        str | None,
+        typer.Option(
+            help="CPU threads of the engine; auto measures which number decodes fastest.",
+            show_default="one per physical core",
+        ),
     ] = None,
     prompt: Annotated[int, typer.Option(help="Tokens of the prompt that prefill is measured with.", min=1)] = 512,
     gen: Annotated[int, typer.Option(help="Tokens to generate.", min=1)] = 64,
     streams: Annotated[
         str, typer.Option(help="How many streams to decode at the same time, one measurement each.")
     ] = "1,4,8",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    moe: Annotated[
+        str | None,
+        typer.Option(
+            help="Measure one MoE layer of random weights instead: EXPERTSxACTIVExHIDDENxINTERMEDIATE.",
+            show_default=False,
+        ),
+    ] = None,
+    weight_format: Annotated[str, typer.Option("--format", help="The format of the weights of --moe.")] = "q4_0",
+    tokens: Annotated[str, typer.Option(help="Tokens in a step of --moe, one measurement each.")] = "1,16,64,256,1024",
+    kernels: Annotated[bool, typer.Option("--kernels", help="Measure the products of the kernels instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure prefill and decode of a model, beside the machine's plain read bandwidth.
 
-    Example: isotherm bench model.gguf --threads 8 --streams 1,4,8 --json
+    Example: isotherm bench model.gguf --threads auto --streams 1,4,8 --json
+
+    Example: isotherm bench --moe 128x8x2048x768 --format q4_0 --threads 1 --tokens 1,16,64
     """
-    counts = _counts(streams)
-    from ..assembly import default_threads, demo_model
+    mode = "--kernels" if kernels else "a model" if moe is None else "--moe"
+    _check_together(ctx, mode)
+    if moe is not None:
+        _bench_moe(moe, weight_format, _threads(threads), tokens, as_json)
+    elif kernels:
+        _bench_kernels(_threads(threads), as_json)
+    else:
+        counts = _numbers("--streams", streams, _MOST_STREAMS)
+        _bench_model(model, None if threads == _AUTO else _threads(threads), prompt, gen, counts, as_json)
+
+
+def _check_together(ctx: typer.Context, mode: str) -> None:
+    """Refuse what would be passed over in this mode."""
+    for parameter in ctx.command.params:
+        name = str(parameter.name)
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE" and _MODES.get(name, mode) != mode:
+            shown = "a model" if name == "model" else parameter.opts[0]
+            fail(f"{shown} does not go with {mode}; measure one thing at a time", ExitCode.USAGE)
+
+
+def _bench_model(
+    model: Path | None, threads: int | None, prompt: int, gen: int, streams: tuple[int, ...], as_json: bool
+) -> None:
+    from ..assembly import demo_model
     from ..bench import BenchOptions, measure
 
-    options = BenchOptions(threads=threads or default_threads(), prompt=prompt, gen=gen, streams=counts)
+    options = BenchOptions(threads=threads, prompt=prompt, gen=gen, streams=streams)
     with refusals(), progress_bars() as report:
         result = measure(model or demo_model(report), options, report)
     if as_json:
-        out.out(json.dumps(asdict(result)), highlight=False)
+        shown = asdict(result)
+        if threads is not None:
+            del shown["thread_curve"]
+        _print_json(shown)
+        return
+    if result.thread_curve:
+        out.print(curve_table(result.thread_curve, result.threads, ascii_only=out.options.ascii_only), highlight=False)
+    out.print(model_table(result, prompt), highlight=False)
+
+
+def _bench_moe(shape: str, weight_format: str, threads: int, tokens: str, as_json: bool) -> None:
+    from ...experts.formats import FORMATS
+    from ..bench_moe import MoeOptions, measure_moe
+
+    sizes, counts = _shape(shape), _numbers("--tokens", tokens, _MOST_TOKENS)
+    if weight_format.upper() not in FORMATS:
+        known = ", ".join(name.lower() for name in FORMATS)
+        fail(f"--format is {weight_format!r}; choose from {known}", ExitCode.USAGE)
+    options = MoeOptions(shape=sizes, format=weight_format.upper(), threads=threads, tokens=counts)
+    with refusals(), progress_bars() as report:
+        rows = measure_moe(options, report)
+    if as_json:
+        _print_json([asdict(row) for row in rows])
     else:
-        out.print(_table(result, options.prompt), highlight=False)
+        out.print(moe_table(rows), highlight=False)
 
 
-def _counts(text: str) -> tuple[int, ...]:
+def _bench_kernels(threads: int, as_json: bool) -> None:
+    from ..bench_kernels import measure_kernels
+
+    with refusals(), progress_bars() as report:
+        table = measure_kernels(threads, report)
+    if as_json:
+        _print_json(asdict(table))
+    else:
+        out.print(kernel_table(table), highlight=False)
+
+
+def _print_json(value: Any) -> None:
+    out.out(json.dumps(value), highlight=False)
+
+
+def _threads(text: str | None) -> int:
+    from ..assembly import default_threads
+
+    if text is None:
+        return default_threads()
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_THREADS:
+        fail(f"--threads is {text!r}; name a number from 1 to {_MOST_THREADS}, or auto for a model", ExitCode.USAGE)
+    return int(text)
+
+
+def _numbers(option: str, text: str, most: int) -> tuple[int, ...]:
     try:
-        counts = tuple(int(part) for part in text.split(","))
+        numbers = tuple(int(part) for part in text.split(","))
     except ValueError:
-        counts = ()
-    if not counts or not all(1 <= count <= 512 for count in counts):
-        fail(f"--streams is {text!r}; name numbers from 1 to 512 with commas, such as 1,4,8", ExitCode.USAGE)
-    return counts
+        numbers = ()
+    if not numbers or not all(1 <= number <= most for number in numbers):
+        fail(f"{option} is {text!r}; name numbers from 1 to {most} with commas, such as 1,4,8", ExitCode.USAGE)
+    return numbers
 
 
-def _table(result: "BenchResult", prompt: int) -> Table:
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_column()
-    table.add_row("load", f"{result.load_s:.1f}", "s")
-    table.add_row("first token of the first prompt", f"{result.first_token_s:.2f}", "s")
-    table.add_row(f"prefill of {prompt}", f"{result.prefill_tok_s:.1f}", "tokens/s")
-    table.add_row("decode, one stream", f"{result.decode_tok_s:.1f}", "tokens/s")
-    for count, rates in result.streams.items():
-        table.add_row(f"{count} streams: prefill", f"{rates['prefill_tok_s']:.1f}", "tokens/s in all")
-        table.add_row(f"{count} streams: decode", f"{rates['decode_tok_s']:.1f}", "tokens/s in all")
-    table.add_row(f"plain reads, {result.threads} threads", f"{result.read_gb_s:.1f}", "GB/s")
-    table.add_row("decode, one stream, reads", f"{result.decode_gb_s:.1f}", "GB/s")
-    table.add_row("share of the memory wall", f"{result.memory_wall_share:.0%}", "")
-    return table
+def _shape(text: str) -> "MoeShape":
+    from ...experts.random_weights import MoeShape
+
+    parts = text.lower().split("x")
+    if len(parts) != 4 or not all(part.isdecimal() and 1 <= int(part) <= _MOST_WIDTH for part in parts):
+        fail(
+            f"--moe is {text!r}; name experts x active x hidden x intermediate, each from 1 to {_MOST_WIDTH}, such as "
+            "128x8x2048x768",
+            ExitCode.USAGE,
+        )
+    return MoeShape(*(int(part) for part in parts))

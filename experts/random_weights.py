@@ -1,0 +1,132 @@
+"""Random weights without a model file: drawn as floats, quantised and packed as a checkpoint's would be."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from gguf import quants
+from gguf.constants import GGMLQuantizationType
+from numpy.typing import NDArray
+
+from ..cpu_kernels.layout import KINDS, ROWS, SPAN, packed_bytes, padded, padded_rows, record_bytes
+from .codes import pack_rows
+from .formats import FORMATS, Floats
+from .memory import arena
+from .pack import PackedMatrix, PackedWeights
+from .progress import Progress
+
+FAR = 1 << 28  # bytes of weights that no cache holds
+DISTINCT = 16  # experts with numbers of their own; the others repeat them at other addresses
+PARTS = ("gate", "up", "down")
+_MOST_COPIES = 64
+_SLAB = 1 << 20  # numbers drawn at a time: bounds the temporary memory
+_SLAB_COST = 32 * _SLAB  # bytes of one slab while it is quantised
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class MoeShape:
+    """Experts, those that a token goes to, the model's width and an expert's inner width."""
+
+    experts: int
+    active: int
+    hidden: int
+    intermediate: int
+
+    def matrix(self, part: str) -> tuple[int, int]:
+        """Rows and columns of an expert's gate, up or down."""
+        return (self.hidden, self.intermediate) if part == "down" else (self.intermediate, self.hidden)
+
+    def layer_bytes(self, kind: str) -> int:
+        """Packed bytes of one layer."""
+        return self.experts * sum(packed_bytes(kind, *self.matrix(part)) for part in PARTS)
+
+    def copies(self, kind: str) -> int:
+        """Layers to run in turn: two at least, and as many as it takes to be out of every cache."""
+        return min(max(2, -(-4 * FAR // self.layer_bytes(kind))), _MOST_COPIES)
+
+    def needed_bytes(self, kind: str, tokens: int) -> int:
+        """Memory that measuring steps of so many tokens takes: weights, activations, routes, the expected output."""
+        hidden, inner = (record_bytes(n, False) + record_bytes(n, True) for n in (self.hidden, self.intermediate))
+        pairs = tokens * self.active
+        buffers = pairs * (inner + 4 * padded(self.hidden) + 256) + 2 * tokens * hidden + 24 * tokens * self.experts
+        expected = 32 * self.hidden * self.intermediate
+        return self.copies(kind) * self.layer_bytes(kind) + buffers + max(_SLAB_COST, expected)
+
+
+def can_encode(name: str) -> bool:
+    """Whether float numbers can be turned into format `name` here."""
+    row = FORMATS[name]
+    try:
+        quants.quantize(np.zeros((1, row.block), np.float32), GGMLQuantizationType[name])
+    except NotImplementedError:
+        return False
+    return True
+
+
+def encode(name: str, values: Floats) -> Bytes:
+    """float32 rows in format `name`: uint8 [rows, bytes per row]."""
+    encoded = np.ascontiguousarray(quants.quantize(values, GGMLQuantizationType[name]))
+    return encoded.view(np.uint8).reshape(len(values), -1)
+
+
+def random_weights(expert: int, part: str, shape: MoeShape) -> Floats:
+    """The float32 numbers, before quantisation, of an expert's matrix; normal, with a deviation of columns^-0.5."""
+    return np.concatenate(list(_slabs(expert, part, shape)))
+
+
+def _slabs(expert: int, part: str, shape: MoeShape) -> Iterator[Floats]:
+    rows, columns = shape.matrix(part)
+    random = np.random.default_rng([PARTS.index(part), expert % DISTINCT])
+    step = max(2 * ROWS, _SLAB // columns // (2 * ROWS) * (2 * ROWS))
+    for first in range(0, rows, step):
+        yield random.standard_normal((min(step, rows - first), columns), np.float32) * np.float32(columns**-0.5)
+
+
+def moe_weights(shape: MoeShape, name: str, copies: int, progress: Progress) -> PackedWeights:
+    kind, own = FORMATS[name].packed, min(shape.experts, DISTINCT)
+    weights = PackedWeights(arena(copies * shape.layer_bytes(kind)))
+    layers, first = weights.arena.reshape(copies, -1), 0
+    for part in PARTS:
+        rows, columns = shape.matrix(part)
+        size = packed_bytes(kind, rows, columns)
+        bank = layers[0, first : first + shape.experts * size].reshape(shape.experts, size)
+        for expert in range(own):
+            progress("drawing weights", PARTS.index(part) * own + expert, len(PARTS) * own)
+            _fill(shape, name, expert, part, bank[expert])
+        for expert in range(own, shape.experts):
+            bank[expert] = bank[expert % DISTINCT]
+        for layer in range(copies):
+            start = layers[layer].ctypes.data + first
+            weights.banks[f"layers.{layer}.experts.{part}"] = [
+                PackedMatrix(kind, rows, columns, start + expert * size) for expert in range(shape.experts)
+            ]
+        first += shape.experts * size
+    progress("drawing weights", len(PARTS) * own, len(PARTS) * own)
+    layers[1:] = layers[0]
+    return weights
+
+
+def _fill(shape: MoeShape, name: str, expert: int, part: str, out: Bytes) -> None:
+    rows, columns = shape.matrix(part)
+    tiles, at = _tiles(FORMATS[name].packed, rows, columns, out), 0
+    for values in _slabs(expert, part, shape):
+        count = padded_rows(len(values)) // ROWS
+        pack_rows(name, encode(name, values), columns, tiles[at : at + count])
+        at += count
+
+
+def fill_anyhow(kind: str, rows: int, columns: int, out: Bytes) -> None:
+    """Numbers that no kernel is slow with: normal floats, or blocks of bytes whose scales are small and finite."""
+    name, row = next((name, row) for name, row in FORMATS.items() if row.packed == kind)
+    random = np.random.default_rng(0)
+    if KINDS[kind].quantised:
+        raw = random.integers(0, 60, (rows, columns // row.block * row.block_bytes), np.uint8)
+    else:
+        raw = encode(name, random.standard_normal((rows, columns), np.float32))
+    pack_rows(name, raw, columns, _tiles(kind, rows, columns, out))
+
+
+def _tiles(kind: str, rows: int, columns: int, out: Bytes) -> Bytes:
+    return out.reshape(padded_rows(rows) // ROWS, padded(columns) // SPAN, -1)

@@ -1,0 +1,115 @@
+"""Choosing the number of threads by measurement."""
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from isotherm.daemon import bench, bench_threads
+from isotherm.daemon.bench_threads import ThreadPoint, best_threads, measure_curve, thread_counts
+from isotherm.daemon.cli.app import app
+from isotherm.daemon.cli.bench_tables import curve_table
+from isotherm.daemon.runner import load_runner
+from isotherm.daemon.step import Chunk, StepPlan
+from isotherm.experts.model import open_model
+from rich.console import Console
+from support.tiny import write_gguf
+from typer.testing import CliRunner
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("threads") / "tiny.gguf"
+    write_gguf(path, "qwen3_moe")
+    return path
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cores of two threads each, 10 GB/s for every one."""
+    monkeypatch.setattr(bench_threads, "physical_cores", lambda: [0, 2])
+    monkeypatch.setattr(bench_threads, "logical_cpus", lambda: 4)
+    monkeypatch.setattr(bench_threads, "read_gb_s", lambda threads: 10.0 * threads)
+    monkeypatch.setattr(bench, "read_gb_s", lambda threads: 10.0 * threads)
+
+
+@pytest.mark.parametrize(
+    ("physical", "logical", "counts"), [(1, 1, [1]), (2, 4, [1, 2, 3, 4]), (16, 16, list(range(1, 17)))]
+)
+def test_every_number_of_threads_is_tried(physical: int, logical: int, counts: list[int]) -> None:
+    assert thread_counts(physical, logical) == counts
+
+
+@pytest.mark.parametrize(("physical", "logical"), [(17, 17), (24, 48), (61, 122), (128, 256)])
+def test_large_machines_are_thinned(physical: int, logical: int) -> None:
+    counts = thread_counts(physical, logical)
+    assert counts == sorted(set(counts))
+    assert {*range(1, 17), physical, logical} <= set(counts)
+    assert len(counts) <= 36 and counts[-1] == logical
+
+
+def test_the_curve_has_a_point_for_each_number(machine: None) -> None:
+    curve = measure_curve(lambda threads: 100.0 - threads, lambda *_: None)
+    assert curve == (
+        ThreadPoint(1, 99.0, 10.0, True),
+        ThreadPoint(2, 98.0, 20.0, True),
+        ThreadPoint(3, 97.0, 30.0, False),
+        ThreadPoint(4, 96.0, 40.0, False),
+    )
+
+
+@pytest.mark.parametrize(
+    ("rates", "best"), [([10, 20, 15], 2), ([10, 19.7, 20], 2), ([10, 19, 20], 3), ([20, 20, 20], 1)]
+)
+def test_the_fewest_threads_as_fast_as_any_are_chosen(rates: list[float], best: int) -> None:
+    assert best_threads([ThreadPoint(i + 1, rate, 1.0, True) for i, rate in enumerate(rates)]) == best
+
+
+def test_auto_measures_with_what_the_curve_has_chosen(
+    model: Path, machine: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "_decode_rate", lambda runner, threads, tokens: {3: 9.0}.get(threads, 1.0))
+    options = bench.BenchOptions(threads=None, prompt=8, gen=2, streams=(1,))
+    result = bench.measure(model, options, lambda *_: None)
+    assert (result.threads, result.read_gb_s) == (3, 30.0)
+    assert [point.decode_tok_s for point in result.thread_curve] == [1.0, 1.0, 9.0, 1.0]
+
+
+def test_json_has_the_curve_only_if_asked(model: Path, machine: None) -> None:
+    sizes = ("bench", str(model), "--prompt", "8", "--gen", "2", "--streams", "1", "--json")
+    auto, fixed = (CliRunner().invoke(app, [*sizes, "--threads", threads]) for threads in ("auto", "2"))
+    curve = json.loads(auto.stdout)["thread_curve"]
+    assert [(point["threads"], point["physical"]) for point in curve] == [(1, True), (2, True), (3, False), (4, False)]
+    assert all(point["decode_tok_s"] > 0 for point in curve)
+    assert "thread_curve" not in json.loads(fixed.stdout)
+
+
+@pytest.mark.parametrize("threads", ["0", "x", "-1", "1025", "2.5"])
+def test_a_wrong_number_of_threads_is_refused(threads: str) -> None:
+    result = CliRunner().invoke(app, ["bench", "--threads", threads])
+    assert result.exit_code == 2
+    assert f"--threads is '{threads}'; name a number from 1 to 1024, or auto" in result.stderr
+
+
+def test_the_table_marks_the_choice_and_threads_that_share_cores() -> None:
+    curve = [ThreadPoint(1, 10.0, 20.0, True), ThreadPoint(2, 5.0, 30.0, False)]
+    console = Console(width=100, file=StringIO())
+    with console.capture() as captured:
+        console.print(curve_table(curve, 1, ascii_only=True))
+    _, first, second = (line.split() for line in captured.get().splitlines())
+    assert first == ["chosen", "1", "10.0", "20.0", "#" * 24]
+    assert second == ["more", "than", "cores", "2", "5.0", "30.0", "#" * 12]
+
+
+def test_a_runner_on_other_threads_gives_the_same_bits(model: Path) -> None:
+    runner = load_runner(open_model(model), threads=1, num_blocks=4, max_context=64)
+    other: Any = runner.on_threads(2)
+    plan = StepPlan((Chunk("a", [5, 6, 7], 0, [1], True),))
+    try:
+        np.testing.assert_array_equal(other.execute(plan), runner.execute(plan).copy())
+        assert (runner.team.threads, other.team.threads) == (1, 2)
+    finally:
+        other.close()
+        runner.close()
