@@ -33,7 +33,7 @@ QUESTION := Why is the sky blue?
 
 serve: setup
 	@if now=$$($(BIN)/isotherm status --port $(PORT) 2>/dev/null); then \
-		echo "already running:"; echo "$$now" | head -n 3; \
+		echo "already running:"; echo "$$now" | head -n 2; \
 	else \
 		$(BIN)/isotherm serve --port $(PORT) --background; \
 	fi

@@ -206,6 +206,6 @@ def make_scheduler(runner: DecoderRunner, config: Config) -> Scheduler:
         BlockPool(runner.num_blocks, runner.block_size),
         max_running=config.max_running,
         max_step_tokens=runner.max_step_tokens,
-        max_context=runner.max_context,
+        max_context=min(runner.max_context, config.context or runner.max_context),  # the runner's is whole blocks
         budget=StepBudget(config.step_target_s, runner.max_step_tokens),
     )

@@ -1,5 +1,6 @@
 """The address that a daemon listens on."""
 
+import ipaddress
 import socket
 
 _UNREAD_MS = 120_000  # longer than the HTTP side waits for the client of a stream
@@ -26,6 +27,11 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise BindError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
     return listener
+
+
+def is_local(listener: socket.socket) -> bool:
+    """Whether only this machine reaches the listener."""
+    return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
 
 
 def _give_up_dead_clients(listener: socket.socket) -> None:

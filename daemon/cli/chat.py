@@ -20,9 +20,12 @@ def chat(
     once: Annotated[str | None, typer.Option(help="The same as TEXT.", metavar="TEXT", show_default=False)] = None,
     url: Url = None,
     port: Port = None,
-    temperature: Annotated[float, typer.Option(help="0 always takes the likeliest token.", min=0, max=100)] = 0.5,
+    temperature: Annotated[
+        float, typer.Option(help="0 always takes the likeliest token.", min=0, max=100, metavar="NUMBER")
+    ] = 0.5,
     max_tokens: Annotated[
-        int | None, typer.Option(help="The most tokens of one answer.", min=1, show_default="what the context leaves")
+        int | None,
+        typer.Option(help="The most tokens of one answer.", min=1, metavar="N", show_default="what the context leaves"),
     ] = None,
     api_key_file: ApiKeyFile = None,
 ) -> None:

@@ -7,8 +7,8 @@ from .progress import progress_bars
 def demo() -> None:
     """Build the embedded demo model, unless it is there, and print where it lies.
 
-    It is SmolLM2-135M-Instruct upcycled to 8 experts, of which 2 are active. `isotherm serve` without a model builds it
-    too, and serves it.
+    It is SmolLM2-135M-Instruct upcycled to 8 experts, of which 2 are active.
+    `isotherm serve` without a model builds it too, and serves it.
 
     Example: isotherm bench "$(isotherm demo)"
     """

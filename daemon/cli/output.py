@@ -23,7 +23,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     MODEL = 3  # the model cannot be served
     MEMORY = 4  # it does not fit into memory
-    ADDRESS = 5  # the address is in use or not ours
+    ADDRESS = 5  # the address cannot be listened on
     NO_DAEMON = 6  # no daemon answers
     ENGINE = 7  # the engine failed while serving
     FORCED = 8  # a second signal cut open requests off

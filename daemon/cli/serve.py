@@ -20,15 +20,16 @@ from ...experts.progress import Progress
 from ..config import Config, KvFormat, LogLevel, key_digests
 from ..paths import log_file
 from ..state import DaemonState, own_start, read_state, remove_state, write_state
-from .address import BindError, bind
-from .background import detach, wait_until_ready
-from .output import ExitCode, fail, refusals
+from .address import BindError, bind, is_local
+from .background import detach, hints, wait_until_ready
+from .output import ExitCode, err, fail, refusals
 from .program import program
 from .progress import progress_bars, stage_lines
 
 logger = logging.getLogger(__name__)
 
 _DEFAULT = Config()
+_OPEN = "anyone who reaches this machine may use the server; ask for keys by --api-key-file, or leave --host out"
 _WRITE_EVERY_S = 0.2  # of the progress in the state file
 
 
@@ -45,7 +46,11 @@ Context = Annotated[
     ),
 ]
 KvGib = Annotated[
-    float | None, typer.Option(help="Memory of the KV cache in GiB.", show_default="by the memory that is free")
+    float | None,
+    typer.Option(help="Memory of the KV cache in GiB.", show_default="4 full contexts, less if memory is short"),
+]
+Level = Annotated[
+    LogLevel, typer.Option(help="The least grave that the log holds: debug, info, warning, error.", metavar="LEVEL")
 ]
 MaxQueued = Annotated[int, typer.Option(help="Requests that may wait; the next one is answered 429.")]
 Keys = Annotated[
@@ -66,14 +71,15 @@ def serve(
     kv_format: Annotated[KvFormat, typer.Option(help="Numbers of the KV cache.")] = _DEFAULT.kv_format,
     api_key_file: Keys = _DEFAULT.api_key_file,
     background: Annotated[bool, typer.Option("--background", help="Return as soon as the daemon is ready.")] = False,
-    log_level: Annotated[LogLevel, typer.Option(help="What the log holds.")] = _DEFAULT.log_level,
+    log_level: Level = _DEFAULT.log_level,
 ) -> None:
     """Serve a model by an OpenAI-compatible API.
 
     SIGTERM or Ctrl-C lets open requests finish; a second one cuts them off.
 
-    Exit codes: 2 a wrong setting, 3 the model cannot be served, 4 it does not fit into memory, 5 the address is in use,
-    7 the engine failed, 8 cut off.
+    Exit codes: 1 another failure, 2 a wrong setting, 3 the model cannot be
+    served, 4 it does not fit into memory, 5 the address cannot be listened
+    on, 7 the engine failed, 8 cut off, 128 + n ended by signal n.
 
     Example: isotherm serve model.gguf --threads 8 --context 16384 --background
     """
@@ -94,6 +100,8 @@ def serve(
         digests = key_digests(api_key_file)
     with _bind(config) as listener:
         config = replace(config, port=listener.getsockname()[1])
+        if background and not digests and not is_local(listener):  # else the log is seen anyway
+            err.print(f"isotherm: {_OPEN}", style="red", markup=False, highlight=False, soft_wrap=True)
         log = log_file(config.port) if background else None
         pid = None if log is None else detach(log)
         if pid is None:
@@ -144,6 +152,8 @@ def _run(config: Config, digests: frozenset[bytes], listener: socket.socket, sta
         limits=Limits(max_choices=min(Limits().max_choices, config.max_queued)),  # more could never be queued
     )
     logger.info("loaded %s in %.1f s", config.model_id, assembly.load_s)
+    if not digests and not is_local(listener):
+        assembly.engine.events.record("open_to_network", _OPEN)
     try:
         server = DaemonServer(create_app(service), assembly, state.ready)
         _on_hangup(server.handle_exit)
@@ -174,6 +184,9 @@ class _State:
         self._value = replace(self._value, phase="ready", stage="", done=0, total=0)
         self._write()
         logger.info("serving %s at %s/v1", self._value.model, self._value.url)
+        if self._value.log is None and err.is_terminal:
+            for line in hints(self._value.port):
+                err.print(line, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:

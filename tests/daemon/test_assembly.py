@@ -31,6 +31,16 @@ def test_a_tensor_that_the_model_does_not_use_is_not_told(tmp_path: Path) -> Non
     assert formats_of(open_model(tmp_path)).keys() == {"F32"}
 
 
+def test_a_context_that_is_asked_for_is_kept_to_the_token(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf", "llama", "Q4_0")
+    config = Config(model=tmp_path / "tiny.gguf", threads=1, context=50)  # the cache has blocks of 16
+    assembly = assemble(config, lambda stage, done, total: None)
+    try:
+        assert assembly.engine.client.max_context == 50
+    finally:
+        assembly.engine.stop()
+
+
 def test_each_fallback_of_a_load_is_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gguf.GGUFWriter, "add_tokenizer_pre", lambda writer, pre: None)
     monkeypatch.setattr(assembly_module, "host_tier", lambda: tier_of(frozenset({"sse2"})))
