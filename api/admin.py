@@ -1,4 +1,4 @@
-"""What operators ask: /health, /metrics, /version and /admin/status."""
+"""What operators ask: /, /health, /metrics, /version and /admin/status."""
 
 import math
 from typing import Any
@@ -11,12 +11,26 @@ from .. import __version__
 from .errors import ENGINE_RETRY_AFTER
 from .service import Service
 
+_PATHS = (
+    "POST /v1/chat/completions",
+    "POST /v1/completions",
+    "GET /v1/models",
+    "GET /health",
+    "GET /metrics",
+    "GET /version",
+    "GET /admin/status",
+)
+
 
 def router(service: Service) -> APIRouter:
     """The operators' routes of a service."""
     routes = APIRouter()
 
-    @routes.get("/health")
+    @routes.get("/")
+    async def root() -> Response:
+        return _json({"server": f"isotherm {__version__}", "model": service.model_id, "paths": _PATHS})
+
+    @routes.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> Response:
         reason = service.unready()
         if reason is None:

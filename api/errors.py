@@ -26,6 +26,11 @@ from ..daemon.errors import EngineError, InvalidRequestError, OverloadedError, R
 logger = logging.getLogger(__name__)
 
 ENGINE_RETRY_AFTER = 5.0
+_PLAIN_WORDS = {  # where pydantic's own name Python's types or our classes
+    "dict_type": "Input should be a JSON object",
+    "model_type": "Input should be a JSON object",
+    "list_type": "Input should be a JSON array",
+}
 _MAX_ECHO = 1000  # characters of a text that may repeat what the client sent
 
 
@@ -116,8 +121,12 @@ def error_response(error: Exception) -> Response:
     return Response(orjson.dumps(error_body(error)), status, headers, media_type="application/json")
 
 
-async def handle_error(_request: Request, error: Exception) -> Response:
+async def handle_error(request: Request, error: Exception) -> Response:
     """Starlette's exception handler for every class in HANDLED."""
+    if isinstance(error, HTTPException) and error.status_code == 404:
+        error = HTTPException(
+            404, f"there is nothing at {request.url.path}; GET / lists the paths, most begin with /v1"
+        )
     if isinstance(error, RequestValidationError):
         error = invalid_fields(list(error.errors()))
     return error_response(error)
@@ -134,4 +143,5 @@ def invalid_fields(faults: list[Any]) -> InvalidRequestError:
     path = ""
     for part in first["loc"]:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
-    return InvalidRequestError(f"{path or 'body'}: {first['msg']}", path or None)
+    words = _PLAIN_WORDS.get(first["type"], first["msg"])
+    return InvalidRequestError(f"{path or 'body'}: {words}", path or None)

@@ -56,10 +56,11 @@ class Config:
 
     @property
     def model_id(self) -> str:
-        """The model's name in the API: the file's stem, without the count of a split one, or the folder's name."""
+        """The model's name in the API: a GGUF file's stem, without the count of a split one, or the folder's name."""
         if self.model is None:
             return DEMO_ID
-        name = readable(self.model.resolve().name)
+        path = self.model.resolve()
+        name = readable((path.parent if path.suffix == ".safetensors" else path).name)
         return name.removesuffix(".gguf").split("-00001-of-")[0]
 
     @property

@@ -39,8 +39,10 @@ def read_folder(folder: Path) -> Vocabulary:
 
 def _load_encoder(path: Path) -> tokenizers.Tokenizer:
     if not path.is_file():
-        hint = " (it has tokenizer.model: save it again as a fast tokenizer)" if _has_sentencepiece(path) else ""
-        raise CheckpointError(f"{path.parent} has no tokenizer.json{hint}")
+        remedy = "copy it from where the model comes from"
+        if _has_sentencepiece(path):
+            remedy = "it has tokenizer.model: save that again as a fast tokenizer"
+        raise CheckpointError(f"{path.parent} has no tokenizer.json; {remedy}")
     try:
         encoder = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception for every kind of broken file

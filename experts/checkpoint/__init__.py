@@ -26,7 +26,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 
 def _open(path: Path) -> Checkpoint:
     if not path.exists():
-        raise CheckpointError(f"{path}: no such file or folder; check the path")
+        raise CheckpointError(f"{path}: no such file or folder; check the path (nothing is downloaded)")
     if path.is_dir() or path.suffix == ".safetensors":
         return open_safetensors(path)
     if path.suffix == ".gguf":

@@ -57,6 +57,29 @@ def test_health_gives_the_reason_when_not_ready() -> None:
     assert (response.status_code, response.json()["reason"]) == (503, "shutting down")
 
 
+def test_health_can_be_asked_without_a_body() -> None:
+    assert call(make_service(), "HEAD", "/health").status_code == 200
+
+
+def test_every_path_that_the_root_lists_is_there() -> None:
+    service = make_service()
+    paths = call(service, "GET", "/").json()["paths"]
+    answers = [call(service, *path.split()) for path in paths]
+    assert len(paths) == 7
+    assert not {404, 405} & {answer.status_code for answer in answers}
+
+
+def test_an_unknown_path_is_told_where_the_known_ones_are() -> None:
+    message = call(make_service(), "POST", "/chat/completions").json()["error"]["message"]
+    assert message == "there is nothing at /chat/completions; GET / lists the paths, most begin with /v1"
+
+
+@pytest.mark.parametrize(("body", "words"), [([], "body: "), ({"messages": [1]}, "messages[0]: ")])
+def test_what_is_no_object_is_told_in_words_of_json(body: object, words: str) -> None:
+    message = call(make_service(), "POST", CHAT, json=body).json()["error"]["message"]
+    assert message == f"{words}Input should be a JSON object"
+
+
 def test_metrics_are_not_empty() -> None:
     """[56, 57]"""
     response = call(make_service(), "GET", "/metrics")

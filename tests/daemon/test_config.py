@@ -46,6 +46,7 @@ def test_config_is_frozen() -> None:
         ("/models/Qwen3-30B.Q4_0.gguf", "Qwen3-30B.Q4_0"),
         ("/models/Big-00001-of-00003.gguf", "Big"),
         ("/models/OLMoE-1B-7B/", "OLMoE-1B-7B"),
+        ("/models/OLMoE-1B-7B/model.safetensors", "OLMoE-1B-7B"),
     ],
 )
 def test_model_id_is_the_name_of_the_file_or_folder(path: str | None, model_id: str) -> None:
