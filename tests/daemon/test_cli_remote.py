@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from isotherm.daemon import cli
 from isotherm.daemon.cli.background import hints
 from isotherm.daemon.cli.output import ExitCode
 from isotherm.daemon.cli.program import program
@@ -74,5 +75,5 @@ def test_program_is_named_by_its_path_unless_the_path_variable_finds_it(
 
 
 def test_program_that_is_run_as_a_module_is_named_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["somewhere/__main__.py"])
+    monkeypatch.setattr(sys, "argv", [str(Path(cli.__file__).with_name("__main__.py"))])
     assert program() == f"{sys.executable} -m isotherm.daemon.cli"
