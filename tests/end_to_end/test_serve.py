@@ -94,6 +94,12 @@ def test_background_daemon_starts_where_the_standard_streams_are_closed(tmp_path
     assert "serving" in log.read_text()
 
 
+def test_a_server_that_is_open_to_the_network_tells_so(tmp_path: Path, model: Path) -> None:
+    with running(tmp_path, model, "--host", "0.0.0.0") as daemon:
+        assert daemon.metrics()['isotherm_fallback_events_total{name="open_to_network"}'] == 1
+        assert "anyone who reaches this machine" in daemon.output.read_text()
+
+
 def test_a_closed_terminal_ends_the_daemon_in_order(tmp_path: Path, model: Path) -> None:
     with running(tmp_path, model) as daemon:
         assert daemon.stop(signal.SIGHUP) == 0
