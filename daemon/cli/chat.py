@@ -15,7 +15,7 @@ _HELP = "/reset forgets the talk, /quit or Ctrl-D ends, Ctrl-C stops an answer"
 
 def chat(
     question: Annotated[
-        str | None, typer.Argument(help="Ask this, print the answer and exit.", metavar="[TEXT]", show_default=False)
+        str | None, typer.Argument(help="Ask this, print the answer and exit.", metavar="TEXT", show_default=False)
     ] = None,
     once: Annotated[str | None, typer.Option(help="The same as TEXT.", metavar="TEXT", show_default=False)] = None,
     url: Url = None,

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, cast
 
 import typer
 
@@ -50,7 +50,7 @@ KvGib = Annotated[
     typer.Option(help="Memory of the KV cache in GiB.", show_default="4 full contexts, less if memory is short"),
 ]
 Level = Annotated[
-    LogLevel, typer.Option(help="The least grave that the log holds: debug, info, warning, error.", metavar="LEVEL")
+    str, typer.Option(help="The least grave that the log holds: debug, info, warning, error.", metavar="LEVEL")
 ]
 MaxQueued = Annotated[int, typer.Option(help="Requests that may wait; the next one is answered 429.")]
 Keys = Annotated[
@@ -68,7 +68,7 @@ def serve(
     kv_gib: KvGib = _DEFAULT.kv_gib,
     max_running: Annotated[int, typer.Option(help="Requests in one step of the model.")] = _DEFAULT.max_running,
     max_queued: MaxQueued = _DEFAULT.max_queued,
-    kv_format: Annotated[KvFormat, typer.Option(help="Numbers of the KV cache.")] = _DEFAULT.kv_format,
+    kv_format: Annotated[str, typer.Option(help="Numbers of the KV cache.", metavar="f16|f32")] = _DEFAULT.kv_format,
     api_key_file: Keys = _DEFAULT.api_key_file,
     background: Annotated[bool, typer.Option("--background", help="Return as soon as the daemon is ready.")] = False,
     log_level: Level = _DEFAULT.log_level,
@@ -93,9 +93,9 @@ def serve(
             kv_gib=kv_gib,
             max_running=max_running,
             max_queued=max_queued,
-            kv_format=kv_format,
+            kv_format=cast(KvFormat, kv_format),  # the config checks it, in better words than the parser's
             api_key_file=api_key_file,
-            log_level=log_level,
+            log_level=cast(LogLevel, log_level),
         )
         digests = key_digests(api_key_file)
     with _bind(config) as listener:

@@ -129,7 +129,9 @@ def read_header(file: Path, data: NDArray[np.uint8]) -> Header:
     """
     cursor = _Cursor(file, data)
     if bytes(data[:4]) != MAGIC:
-        raise CheckpointError(f"{file}: not a GGUF file (it starts with {bytes(data[:4])!r}); {REMEDY}")
+        raise CheckpointError(
+            f"{file}: not a GGUF file (it starts with the bytes {bytes(data[:4]).hex(' ')}); {REMEDY}"
+        )
     cursor.take(4)
     _check_version(file, cursor.u32())
     num_tensors = cursor.count("tensors", MAX_TENSORS)
