@@ -12,7 +12,6 @@ import psutil
 from .. import __version__
 from ..cpu_kernels.features import host_tier
 from ..cpu_kernels.layout import KV_BLOCK
-from ..cpu_kernels.team import physical_cores
 from ..experts.demo import build_demo, demo_source
 from ..experts.formats import format_of
 from ..experts.model import Model, open_model
@@ -25,6 +24,7 @@ from .engine import Engine
 from .events import EventLog
 from .inbox import QueueLimits
 from .kv_cache import BlockPool
+from .machine import default_threads, free_memory
 from .memory import GIB, Demand, plan_blocks
 from .paths import cache_folder
 from .runner import DecoderRunner, kv_block_bytes, load_runner
@@ -49,11 +49,6 @@ def tokenizer_of(model: Model) -> Tokenizer:
     if checkpoint.source == "gguf":
         return Tokenizer.from_gguf(checkpoint.metadata)
     return Tokenizer.from_folder(checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent)
-
-
-def default_threads() -> int:
-    """One thread per physical core."""
-    return len(physical_cores())
 
 
 def context_of(model: Model, config: Config) -> int:
@@ -162,7 +157,7 @@ def assemble(config: Config, progress: Progress) -> Assembly:
     model = open_model(config.model or demo_model(progress))
     tokenizer = tokenizer_of(model)  # a model without a usable tokenizer is refused before the weights are read
     template = ChatTemplate(tokenizer.chat_template, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
-    num_blocks = plan_memory(model, config, psutil.virtual_memory().available)
+    num_blocks = plan_memory(model, config, free_memory())
     events = EventLog()
     _tell_fallbacks(tokenizer, events)
     threads = config.threads or default_threads()

@@ -11,16 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from ..cpu_kernels.bandwidth import read_gb_s
-from ..cpu_kernels.team import physical_cores
 from ..experts.model import Model, open_model
 from ..experts.pack import packed_size
 from ..experts.progress import Progress
 from .bench_threads import ThreadPoint, best_threads, measure_curve
 from .config import ConfigError
+from .machine import default_threads, free_memory
 from .memory import GIB, RESERVE, MemoryPlanError
 from .runner import DecoderRunner, kv_block_bytes, load_runner
 from .step import Chunk, Runner, StepPlan
@@ -79,7 +78,7 @@ def measure(path: Path, options: BenchOptions, progress: Progress) -> BenchResul
     _check_fit(model, longest, num_blocks)
     runner = load_runner(
         model,
-        threads=options.threads or len(physical_cores()),
+        threads=options.threads or default_threads(),
         num_blocks=num_blocks,
         max_context=longest,
         max_running=max(options.streams, default=1),
@@ -123,7 +122,7 @@ def _check_fit(model: Model, longest: int, num_blocks: int) -> None:
             f"this model takes at most {model.spec.max_context} tokens"
         )
     needed = packed_size(model) + num_blocks * kv_block_bytes(model.spec, True)
-    free = max(psutil.virtual_memory().available - RESERVE, 0)
+    free = max(free_memory() - RESERVE, 0)
     if needed > free:
         raise MemoryPlanError(
             f"weights and KV cache need {needed / GIB:.2f} GiB, but only {free / GIB:.2f} GiB of memory can be used; "

@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import psutil
-
 from ..cpu_kernels.bandwidth import read_gb_s
 from ..cpu_kernels.descriptor import N_TOKENS
 from ..cpu_kernels.layout import KINDS
@@ -16,6 +14,7 @@ from ..cpu_kernels.team import Team
 from ..experts.formats import FORMATS
 from ..experts.progress import Progress
 from ..experts.synthetic import ProductLayers
+from .machine import free_memory
 from .memory import GIB, RESERVE, MemoryPlanError
 
 SHAPES = ((768, 2048), (4096, 2048), (2048, 4096))  # rows x columns: an expert's part, a layer's projections
@@ -86,7 +85,7 @@ def _with_share(row: KernelRow, limit: float) -> KernelRow:
 
 def _check_fit(kinds: list[str], shapes: tuple[tuple[int, int], ...], tokens: int) -> None:
     needed = max(ProductLayers.needed_bytes(kind, *shape, tokens) for kind in kinds for shape in shapes)
-    free = max(psutil.virtual_memory().available - RESERVE, 0)
+    free = max(free_memory() - RESERVE, 0)
     if needed > free:
         raise MemoryPlanError(
             f"the kernel table needs {needed / GIB:.2f} GiB, but only {free / GIB:.2f} GiB of memory can be used; "

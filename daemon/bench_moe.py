@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from ..cpu_kernels import reference
@@ -18,6 +17,7 @@ from ..experts.progress import Progress
 from ..experts.random_weights import MoeShape, can_encode, random_weights
 from ..experts.synthetic import MoeLayers
 from .config import ConfigError
+from .machine import free_memory
 from .memory import GIB, RESERVE, MemoryPlanError
 
 _ROUTES = 8  # different ones, so that few tokens do not meet the same experts again
@@ -89,7 +89,7 @@ def check(options: MoeOptions) -> None:
                 f"multiple of {row.block}, or --format f32"
             )
     needed = shape.needed_bytes(row.packed, max(options.tokens))
-    free = max(psutil.virtual_memory().available - RESERVE, 0)
+    free = max(free_memory() - RESERVE, 0)
     if needed > free:
         raise MemoryPlanError(
             f"{shape.copies(row.packed)} copies of the layer and its activations need {needed / GIB:.2f} GiB, but only "

@@ -135,7 +135,7 @@ def _print_json(value: Any) -> None:
 
 
 def _threads(text: str | None) -> int:
-    from ..assembly import default_threads
+    from ..machine import default_threads
 
     if text is None:
         return default_threads()
