@@ -14,14 +14,10 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture(autouse=True)
-def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def play(monkeypatch: pytest.MonkeyPatch, *events: str | BaseException) -> list[str]:
+    """In a terminal, give these events to the prompt one by one; returns the prompts that are shown."""
     monkeypatch.setattr(sys, "stdin", Terminal())
     monkeypatch.setattr(sys, "stdout", Terminal())
-
-
-def play(monkeypatch: pytest.MonkeyPatch, *events: str | BaseException) -> list[str]:
-    """Give these events to the prompt one by one; returns the prompts that were shown."""
     left, prompts = list(events), list[str]()
 
     def read(prompt: str) -> str:
