@@ -31,6 +31,7 @@ _PLAIN_WORDS = {  # where pydantic's own name Python's types or our classes
     "model_type": "Input should be a JSON object",
     "list_type": "Input should be a JSON array",
 }
+_UNION_MEMBERS = {"str", "list[str]", "dict[str,any]"}  # pydantic's way to say which kind of value was tried
 _MAX_ECHO = 1000  # characters of a text that may repeat what the client sent
 
 
@@ -142,6 +143,8 @@ def invalid_fields(faults: list[Any]) -> InvalidRequestError:
     first = faults[0]
     path = ""
     for part in first["loc"]:
+        if part in _UNION_MEMBERS:
+            continue
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
     words = _PLAIN_WORDS.get(first["type"], first["msg"])
     return InvalidRequestError(f"{path or 'body'}: {words}", path or None)

@@ -67,9 +67,11 @@ def _check_child(pid: int, log: Path) -> None:
     if not ended:
         return
     lines = log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+    code = os.waitstatus_to_exitcode(status)
+    if code in list(ExitCode) and lines and lines[-1].startswith("isotherm: "):  # it has told why
+        fail(f"{lines[-1].removeprefix('isotherm: ')} (log: {log})", ExitCode(code))
     for line in lines:
         err.print(line, markup=False, highlight=False, soft_wrap=True)
-    code = os.waitstatus_to_exitcode(status)
     reason = f" ({_signal_reason(-code)})" if code < 0 else ""
     words = f"isotherm: the daemon did not start{reason}; its log is {log}"
     err.print(words, style="red", markup=False, highlight=False, soft_wrap=True)

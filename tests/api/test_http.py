@@ -80,6 +80,11 @@ def test_what_is_no_object_is_told_in_words_of_json(body: object, words: str) ->
     assert message == f"{words}Input should be a JSON object"
 
 
+def test_a_field_of_several_kinds_is_named_as_the_client_did() -> None:
+    error = chat(make_service(), stop=5).json()["error"]
+    assert (error["message"], error["param"]) == ("stop: Input should be a valid string", "stop")
+
+
 def test_metrics_are_not_empty() -> None:
     """[56, 57]"""
     response = call(make_service(), "GET", "/metrics")

@@ -120,6 +120,16 @@ def test_signal_that_ended_a_loading_daemon_is_named(
     assert words in capsys.readouterr().err
 
 
+def test_a_reason_that_the_daemon_has_told_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log").write_text("packing weights\nisotherm: too large\n")
+    pid = os.posix_spawnp("sh", ["sh", "-c", "exit 4"], os.environ)
+    with pytest.raises(typer.Exit) as ended:
+        while True:
+            _check_child(pid, tmp_path / "log")
+    assert ended.value.exit_code == ExitCode.MEMORY
+    assert capsys.readouterr().err == f"isotherm: too large (log: {tmp_path / 'log'})\n"
+
+
 def test_the_log_of_the_run_before_is_kept(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("a crash\n")
     os.close(open_log(tmp_path / "log"))
