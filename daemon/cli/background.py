@@ -36,6 +36,7 @@ def detach(log: Path) -> int | None:
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (file, 1), (file, 2)):
         os.dup2(source, target)
+    err.no_color = True  # the console was made for the terminal
     return None
 
 
