@@ -53,6 +53,8 @@ def _row(name: str, packed: PackedKind, exact: bool, product_error: float) -> We
     return WeightFormat(name, block, block_bytes, dequantise, packed, exact, product_error)
 
 
+_REENCODED = "Q2_K Q3_K IQ4_NL IQ4_XS MXFP4 NVFP4 IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S TQ1_0 TQ2_0".split()
+
 FORMATS: Mapping[str, WeightFormat] = MappingProxyType(
     {
         row.name: row
@@ -69,6 +71,7 @@ FORMATS: Mapping[str, WeightFormat] = MappingProxyType(
             _row("Q4_K", "q4m", False, INT8_ERROR),
             _row("Q5_K", "q8", False, REENCODED_ERROR),
             _row("Q6_K", "q8", False, REENCODED_ERROR),
+            *(_row(name, "q8", False, REENCODED_ERROR) for name in _REENCODED),
         )
     }
 )

@@ -7,7 +7,7 @@ import numpy as np
 
 from .architectures import Architecture, Source, biases_of
 from .checkpoint import Checkpoint, RawTensor, release
-from .errors import CheckpointError
+from .errors import CheckpointError, UnsupportedModelError
 from .formats import Floats, dequantise, format_of
 from .roles import Shape, role_shapes
 from .spec import ModelSpec
@@ -134,8 +134,18 @@ class Weights:
                     "sizes; the file does not fit its metadata, download or convert the model again"
                 )
             format_of(tensor)
+            self._refuse_scaled(tensor)
             tensors.append(tensor)
         return _Place(source, tuple(tensors))
+
+    def _refuse_scaled(self, tensor: RawTensor) -> None:
+        """Some converters put a factor of the whole tensor beside it."""
+        factor = tensor.name.removesuffix("weight") + "scale"
+        if self._checkpoint.source == "gguf" and factor in self._checkpoint.tensors:
+            raise UnsupportedModelError(
+                f"{tensor.file}: tensor {tensor.name!r} is scaled by {factor!r}, which is not supported; "
+                "use a file that was converted to another format"
+            )
 
     def _missing(self, name: str, role: str, shape: Shape) -> CheckpointError:
         return CheckpointError(

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from gguf import GGMLQuantizationType, quants
 from isotherm.cpu_kernels.layout import KINDS, ROWS, SPAN, padded, padded_rows
 from isotherm.cpu_kernels.reference import unpack
 from isotherm.experts.codes import pack_rows, quantise_rows
 from isotherm.experts.formats import FORMATS
-from support.k_quants import quantise_k
+from support.blocks import encode
 
 ROW_COUNTS = [1, 16, 17, 33, 100]
 
@@ -18,9 +17,7 @@ def encoded(name, rows, columns, seed=0):
     values = rng.standard_normal((rows, columns), np.float32)
     values *= np.repeat(np.exp(rng.uniform(-5, 3, (rows, columns // 32))), 32, 1).astype(np.float32)
     values[0, :32] = 0
-    if name.endswith("_K"):
-        return quantise_k(values, name)
-    return np.ascontiguousarray(quants.quantize(values, GGMLQuantizationType[name])).view(np.uint8)
+    return np.ascontiguousarray(encode(values, name)).view(np.uint8)
 
 
 def packed(name, raw, columns):
@@ -34,7 +31,7 @@ def packed(name, raw, columns):
 
 
 def columns_of(name):
-    return [256, 768] if FORMATS[name].block == 256 else [32, 64, 96, 704]
+    return {256: [256, 768], 64: [64, 704]}.get(FORMATS[name].block, [32, 64, 96, 704])
 
 
 CASES = [(name, columns) for name in FORMATS for columns in columns_of(name)]

@@ -3,41 +3,58 @@ import pytest
 from gguf import quants
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from isotherm.experts.formats import FORMATS
-from support.k_quants import quantise_k
+from support.blocks import RANDOM, encode
 
-RANDOM = np.random.default_rng(0).standard_normal((3, 512), dtype=np.float32)
+VALUES = np.random.default_rng(0).standard_normal((3, 512), dtype=np.float32)
+BITS = {"F32": 24, "F16": 11, "BF16": 8, "MXFP4": 3} | {f"Q{bits}_K": bits for bits in (4, 5, 6)}
+BITS |= {"Q4_0": 4, "Q4_1": 4, "Q5_0": 5, "Q5_1": 5, "Q8_0": 8, "TQ1_0": 2, "TQ2_0": 2}
 
 
-def encode(name: str, values: np.ndarray) -> np.ndarray:
-    if name.endswith("_K"):
-        return quantise_k(values, name)
-    return quants.quantize(values, GGMLQuantizationType[name]).view(np.uint8)
+def encoded(name: str) -> np.ndarray:
+    return encode(VALUES, name).view(np.uint8)
 
 
 def test_the_table_holds_the_formats_that_are_promised():
-    promised = "F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K"
-    assert list(FORMATS) == promised.split()
+    promised = "F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4 NVFP4"
+    promised += " IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S TQ1_0 TQ2_0"
+    assert sorted(FORMATS) == sorted(promised.split())
+
+
+def test_whatever_the_gguf_library_reads_is_in_the_table():
+    unread = []
+    for kind in GGMLQuantizationType:
+        try:
+            quants.dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
+        except NotImplementedError:
+            unread.append(kind.name)
+    assert {kind.name for kind in GGMLQuantizationType} - set(unread) == set(FORMATS)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_sizes_are_the_formats_own(name):
     row = FORMATS[name]
     assert (row.block, row.block_bytes) == GGML_QUANT_SIZES[GGMLQuantizationType[name]]
-    assert 512 // row.block * row.block_bytes == encode(name, RANDOM).shape[-1]
+    assert 512 // row.block * row.block_bytes == encoded(name).shape[-1]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", sorted(FORMATS.keys() - RANDOM))
 def test_dequantised_values_are_near_what_was_encoded(name):
-    bits = {"F32": 24, "F16": 11, "BF16": 8}.get(name) or int(name[1])
-    got = FORMATS[name].dequantise(encode(name, RANDOM))
-    assert got.dtype == np.float32 and got.shape == RANDOM.shape
-    step = np.abs(RANDOM).max() * 2.0 ** (1 - bits)  # a code is at most about one step away
-    assert np.abs(got - RANDOM).max() <= step
+    got = FORMATS[name].dequantise(encoded(name))
+    assert got.dtype == np.float32 and got.shape == VALUES.shape
+    step = np.abs(VALUES).max() * 2.0 ** (1 - BITS[name])  # a code is at most about one step away
+    assert np.abs(got - VALUES).max() <= step
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_blocks_are_valid_and_of_the_size_asked_for(name):
+    got = FORMATS[name].dequantise(encoded(name))
+    assert got.dtype == np.float32 and got.shape == VALUES.shape
+    np.testing.assert_allclose(np.sqrt(np.mean(got**2)), np.sqrt(np.mean(VALUES**2)), rtol=0.1)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_leading_axes_are_kept(name):
-    data = encode(name, RANDOM)
+    data = encoded(name)
     one = FORMATS[name].dequantise(data)
     np.testing.assert_array_equal(FORMATS[name].dequantise(np.stack([data, data])), np.stack([one, one]))
 
@@ -66,7 +83,9 @@ def test_q4_k_block_by_hand():
     np.testing.assert_array_equal(FORMATS["Q4_K"].dequantise(block), expected.reshape(-1))
 
 
-@pytest.mark.parametrize("name", ["Q5_1", "Q5_K", "Q6_K"])
+@pytest.mark.parametrize(
+    "name", ["Q5_1", "Q2_K", "Q3_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4", "IQ2_XS", "IQ3_S", "TQ1_0"]
+)
 def test_what_is_packed_into_8_bits_says_that_it_is_not_exact(name):
     row = FORMATS[name]
     assert row.packed == "q8" and not row.exact

@@ -91,8 +91,10 @@ def test_stacked_experts_equal_separate_ones(tmp_path):
         np.testing.assert_array_equal(separate.dense_expert(role, 7), stacked.dense_expert(role, 7))
 
 
-def rewrite_gguf(path: Path, split: bool = False, drop: str = "", flat: str = "", part_size: int = 0) -> Path:
-    """A copy of a GGUF model: banks split by expert, a tensor left out or flattened, the file in parts."""
+def rewrite_gguf(
+    path: Path, split: bool = False, drop: str = "", flat: str = "", part_size: int = 0, scale: str = ""
+) -> Path:
+    """A copy of a GGUF model: banks split by expert, a tensor left out, flattened or scaled, the file in parts."""
     reader = gguf.GGUFReader(path)
     target = path.with_name("rewritten.gguf")
     writer = gguf.GGUFWriter(target, reader.get_field("general.architecture").contents(), split_max_tensors=part_size)
@@ -111,6 +113,8 @@ def rewrite_gguf(path: Path, split: bool = False, drop: str = "", flat: str = ""
         else:
             data = tensor.data.reshape(-1) if tensor.name == flat else tensor.data
             writer.add_tensor(tensor.name, data, raw_dtype=tensor.tensor_type)
+    if scale:
+        writer.add_tensor(scale, np.ones(1, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -245,6 +249,15 @@ def test_misshapen_gguf_tensor_is_named(tmp_path):
     path = rewrite_gguf(tmp_path / "model.gguf", flat="blk.0.ffn_gate_inp.weight")
     with pytest.raises(
         CheckpointError, match=r"'blk.0.ffn_gate_inp.weight' has the shape \(256,\), \(4, 64\) expected"
+    ):
+        open_model(path)
+
+
+def test_a_tensor_with_a_factor_beside_it_is_refused(tmp_path):
+    tiny.write_gguf(tmp_path / "model.gguf", "mixtral")
+    path = rewrite_gguf(tmp_path / "model.gguf", scale="blk.1.ffn_up_exps.scale")
+    with pytest.raises(
+        UnsupportedModelError, match=r"'blk.1.ffn_up_exps.weight' is scaled by 'blk.1.ffn_up_exps.scale'"
     ):
         open_model(path)
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import transformers
 from gguf import GGMLQuantizationType
-from support.k_quants import quantise_k
+from support.blocks import encode
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 ARCHITECTURES = ("llama", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
@@ -142,7 +142,7 @@ def write_gguf(path: Path, architecture: str, quantisation: Formats = "F32", see
     writer = _open_writer(path, architecture, model.config)
     for name, parameter in model.named_parameters():
         kind = _kind(name, parameter, quantisation)
-        data = _quantise(parameter.detach().numpy(), kind)
+        data = encode(parameter.detach().numpy(), kind.name)
         with torch.no_grad():
             parameter.copy_(torch.from_numpy(gguf.quants.dequantize(data, kind).astype(np.float32)))
         for new_name, rows in _gguf_rows(architecture, model.config, name, data):
@@ -186,13 +186,6 @@ def _write(writer: gguf.GGUFWriter) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-
-
-def _quantise(values: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:
-    """float32 rows -> rows of the format: as they are for F32, else F16 values or blocks as uint8."""
-    if kind.name.endswith("_K"):
-        return quantise_k(values, kind.name)
-    return gguf.quants.quantize(values, kind)
 
 
 def _write_keys(writer: gguf.GGUFWriter, architecture: str, cfg: Any) -> None:
