@@ -1,15 +1,29 @@
 """Sizes of the packed layouts that kernels share.
 
 Weights ("T16"): tiles of 16 output rows; along the input axis a tile is a run of spans of 64 columns, each whole
-cache lines. In a span, codes of a group of 32 columns lie as 4 (4 bit) or 8 (8 bit) vectors of 16 rows x 4 columns:
+cache lines. Tiles come in pairs: rows are padded with zeros to 32.
 
-kind  span bytes  content   (tiles come in pairs: rows are padded with zeros to 32)
+kind  span bytes  content
 f32        4096   64 columns x 16 rows float32
 f16        2048   64 columns x 16 rows float16
 bf16       2048   64 columns x 16 rows bfloat16
-q8         1088   2 groups' float16 scales[16], then 2 x 8 vectors of bytes (code + 128)
-q4          576   2 groups' float16 scales[16], then 2 x 4 vectors; low nibble: even vector, high nibble: odd (code + 8)
-q4m         640   2 groups' float16 scales[16], 2 groups' float16 minima[16], then as q4 with w = scale * code + minimum
+q8         1088   8-bit codes
+q4          576   4-bit codes
+q4m         640   4-bit codes and minima
+q5          704   5-bit codes
+q5m         768   5-bit codes and minima
+q6          896   6-bit codes, a scale for 16 columns
+q2          320   2-bit codes
+q2m         512   2-bit codes and minima, a scale and a minimum for 16 columns
+q3          512   3-bit codes, a scale for 16 columns
+iq4         576   4-bit codes of the table IQ4
+mx4         576   4-bit codes of the table E2M1, bfloat16 scales: any power of two
+nv4         640   4-bit codes of the table E2M1, a scale for 16 columns
+
+A span of codes: float16 scales[16] for each 32 (or 16) columns, minima likewise, the low plane, the high plane. A plane
+holds n bits of every code as n vectors of 64 bytes (16 rows x 4 columns) for each group of 32 columns, which are 8
+such blocks of 4 columns: its first vector blocks 0 .. 8 / n - 1, the first in the lowest bits, and so on. The low plane
+holds 2, 4 or 8 bits of a code, the high plane the 1 or 2 bits above them.
 
 Activations: per token one record. Plain: float32[columns]. Quantised ("q8 record"): int8 codes[columns], float32 scales
 [columns / 32], int32 sums of codes [columns / 32]. Columns are padded with zeros to whole spans.
@@ -22,26 +36,78 @@ QUERY_BLOCK = 8  # most tokens of one sequence in a query block of the attention
 KV_BLOCK = 16  # positions in a block of the KV cache
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A packed weight kind. One that is quantised multiplies quantised activations.
+E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # 4-bit floats, doubled
+IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
-    header: bytes of scales and minima before a span's codes. offset: what a code carries above the signed weight.
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """How a kind stores integers: weight = scale * (code - offset), or scale * table[code], plus any minimum.
+
+    low, high: bits of a code in each plane; columns: how many share a scale (32 or 16); bfloat: scales are bfloat16.
+    offset: of a table, what makes its entries positive; 128 says that they fit into signed bytes as they are.
     """
 
-    span_bytes: int
-    quantised: bool = False
-    header: int = 0
+    low: int
+    high: int = 0
     offset: int = 0
+    columns: int = GROUP
+    minima: bool = False
+    table: tuple[int, ...] = ()
+    bfloat: bool = False
+
+    @property
+    def minima_at(self) -> int:
+        """Where in a span the minima lie: behind the scales."""
+        return SPAN // self.columns * 2 * ROWS
+
+    @property
+    def low_at(self) -> int:
+        return self.minima_at * (2 if self.minima else 1)
+
+    @property
+    def high_at(self) -> int:
+        return self.low_at + SPAN * ROWS * self.low // 8
+
+    @property
+    def span_bytes(self) -> int:
+        return self.high_at + SPAN * ROWS * self.high // 8
+
+    @property
+    def unsigned(self) -> tuple[int, ...]:
+        """By code, the weight in units of its scale, plus `offset`: all fit into unsigned bytes."""
+        return tuple(entry + self.offset for entry in self.table) or tuple(range(2 ** (self.low + self.high)))
 
 
-KINDS = {
-    "f32": Kind(4096),
-    "f16": Kind(2048),
-    "bf16": Kind(2048),
-    "q8": Kind(1088, True, header=64, offset=128),
-    "q4": Kind(576, True, header=64, offset=8),
-    "q4m": Kind(640, True, header=128),
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A packed weight kind: its bytes per span, and how it stores codes (None: it holds floats)."""
+
+    span_bytes: int
+    codes: Codes | None = None
+
+    @property
+    def quantised(self) -> bool:
+        """Whether activations come quantised."""
+        return self.codes is not None
+
+
+CODES = {
+    "q8": Codes(8, offset=128),
+    "q4": Codes(4, offset=8),
+    "q4m": Codes(4, minima=True),
+    "q5": Codes(4, 1, offset=16),
+    "q5m": Codes(4, 1, minima=True),
+    "q6": Codes(4, 2, offset=32, columns=16),
+    "q2": Codes(2, offset=1),
+    "q2m": Codes(2, columns=16, minima=True),
+    "q3": Codes(2, 1, offset=4, columns=16),
+    "iq4": Codes(4, offset=128, table=IQ4),
+    "mx4": Codes(4, offset=12, table=E2M1, bfloat=True),
+    "nv4": Codes(4, offset=12, columns=16, table=E2M1),
+}
+KINDS = {"f32": Kind(4096), "f16": Kind(2048), "bf16": Kind(2048)} | {
+    name: Kind(codes.span_bytes, codes) for name, codes in CODES.items()
 }
 
 

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .jit import kernel
-from .layout import GROUP, ROWS, SPAN
+from .layout import GROUP, ROWS, SPAN, Codes
 from .memory import read_u32, read_u64, write_u32
 
 Bytes = NDArray[np.uint8]
-Halves = NDArray[np.float16]
+Halves = NDArray[np.float16] | NDArray[np.uint16]
 _LOW = np.uint64(0x0F0F0F0F0F0F0F0F)
 _WORD = np.uint64(0xFFFFFFFF)
 
@@ -68,6 +68,26 @@ def pack_paired_nibbles(raw: Bytes, groups: int, block_bytes: int, codes_at: int
 
 
 @kernel
+def _pack_plane(codes: Bytes, position: int, bits: int, at: int, out: Bytes) -> None:
+    """Add `bits` bits from `position` of every code to the plane at byte `at` of the spans."""
+    base, target = codes.ctypes.data, out.ctypes.data
+    mask, shared = np.uint32((2**bits - 1) * 0x01010101), 8 // bits
+    for row in range(codes.shape[0]):
+        source, lane = base + row * codes.strides[0], target + row // 16 * out.strides[0] + row % 16 * 4 + at
+        for block in range(codes.shape[1] // 4):
+            to = lane + block // 16 * out.strides[1] + block // 8 % 2 * 64 * bits + block % 8 // shared * 64
+            four = (read_u32(source + 4 * block) >> np.uint32(position)) & mask
+            write_u32(to, read_u32(to) | (four << np.uint32(bits * (block % shared))))
+
+
+def pack_codes(values: Bytes, codes: Codes, out: Bytes) -> None:
+    """Codes one a byte, [rows, columns] with whole groups of columns, into zeroed planes."""
+    _pack_plane(values, 0, codes.low, codes.low_at, out)
+    if codes.high:
+        _pack_plane(values, codes.low, codes.high, codes.high_at, out)
+
+
+@kernel
 def _transpose(values: Any, out: Bytes) -> None:
     """values [rows, columns] to out [tiles, spans * 64 * 16]: column by column, 16 rows each."""
     for row in range(values.shape[0]):
@@ -82,11 +102,12 @@ def pack_floats(values: NDArray[np.generic], out: Bytes) -> None:
     _transpose(values, out.reshape(out.shape[0], -1).view(values.dtype))
 
 
-def pack_headers(values: Halves, at: int, out: Bytes) -> None:
-    """Put one float16 per row and group, [rows, groups], at byte `at` of every span."""
-    rows, groups = values.shape
+def pack_headers(values: Halves, at: int, out: Bytes, columns: int = GROUP) -> None:
+    """Put 16 bits (float16, or bfloat16 as uint16) per row and `columns` columns at byte `at` of every span."""
+    rows, count = values.shape
     tiles, spans = out.shape[:2]
-    padded = np.zeros((tiles * ROWS, spans * (SPAN // GROUP)), np.float16)
-    padded[:rows, :groups] = values
-    order = padded.reshape(tiles, ROWS, spans, SPAN // GROUP).transpose(0, 2, 3, 1)
-    out[:, :, at : at + 64] = np.ascontiguousarray(order).reshape(tiles, spans, -1).view(np.uint8)
+    per_span = SPAN // columns
+    padded = np.zeros((tiles * ROWS, spans * per_span), values.dtype)
+    padded[:rows, :count] = values
+    order = padded.reshape(tiles, ROWS, spans, per_span).transpose(0, 2, 3, 1)
+    out[:, :, at : at + 32 * per_span] = np.ascontiguousarray(order).reshape(tiles, spans, -1).view(np.uint8)

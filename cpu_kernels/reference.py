@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .layout import GROUP, KV_BLOCK, ROWS, SPAN, padded
+from .layout import GROUP, KINDS, KV_BLOCK, ROWS, SPAN, Codes, padded
 
 Array = NDArray[Any]
 
@@ -38,19 +38,27 @@ def quantise(x: Array) -> tuple[Array, Array, Array]:
 def unpack(kind: str, tiles: Array, rows: int, columns: int) -> Array:
     """The numbers in packed tiles, uint8 [tiles, spans, span_bytes] (see `layout`): float32 [rows, columns]."""
     count, spans = tiles.shape[:2]
-    if kind not in ("q8", "q4", "q4m"):
+    codes = KINDS[kind].codes
+    if codes is None:
         bits = np.ascontiguousarray(tiles).view({"f32": np.float32, "f16": np.float16, "bf16": np.uint16}[kind])
         values = (bits.astype(np.uint32) << 16).view(np.float32) if kind == "bf16" else bits.astype(np.float32)
         return _by_rows(values.reshape(count, spans, SPAN, ROWS, 1))[:rows, :columns]
-    header = 128 if kind == "q4m" else 64
-    codes = tiles[:, :, header:].reshape(count, spans, -1, ROWS, 4)
-    if kind != "q8":
-        codes = np.stack([codes & 15, codes >> 4], axis=3).reshape(count, spans, -1, ROWS, 4)
-    signed = _by_rows(codes).astype(np.float32) - {"q8": 128, "q4": 8, "q4m": 0}[kind]
-    values = signed * _headers(tiles[:, :, :64])
-    if kind == "q4m":
-        values += _headers(tiles[:, :, 64:128])
+    stored = _plane(tiles[:, :, codes.low_at : codes.high_at], codes.low)
+    if codes.high:
+        stored = stored | _plane(tiles[:, :, codes.high_at :], codes.high) << codes.low
+    signed = (np.array(codes.unsigned) - codes.offset).astype(np.float32)[_by_rows(stored)]
+    values = signed * _headers(tiles[:, :, : codes.minima_at], codes)
+    if codes.minima:
+        values += _headers(tiles[:, :, codes.minima_at : codes.low_at], codes)
     return np.asarray(values[:rows, :columns], np.float32)
+
+
+def _plane(plane: Array, bits: int) -> Array:
+    """A plane's bytes [tiles, spans, bytes] -> [tiles, spans, 16 blocks, 16 rows, 4 columns]."""
+    vectors = plane.reshape(*plane.shape[:2], -1, 1, ROWS, 4)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None, None]
+    codes: Array = vectors >> shifts & (2**bits - 1)
+    return codes.reshape(*plane.shape[:2], -1, ROWS, 4)
 
 
 def _by_rows(vectors: Array) -> Array:
@@ -58,10 +66,12 @@ def _by_rows(vectors: Array) -> Array:
     return vectors.transpose(0, 3, 1, 2, 4).reshape(vectors.shape[0] * ROWS, -1)
 
 
-def _headers(halves: Array) -> Array:
-    """float16 [tiles, spans, 2 groups, 16 rows] as bytes -> float32 [rows, columns]."""
-    groups = np.ascontiguousarray(halves).view(np.float16).reshape(*halves.shape[:2], SPAN // GROUP, ROWS, 1)
-    return np.repeat(_by_rows(groups).astype(np.float32), GROUP, axis=1)
+def _headers(halves: Array, codes: Codes) -> Array:
+    """16-bit floats [tiles, spans, scales, 16 rows] as bytes -> float32 [rows, columns]."""
+    bits = np.ascontiguousarray(halves).view(np.uint16)
+    values = (bits.astype(np.uint32) << 16).view(np.float32) if codes.bfloat else bits.view(np.float16)
+    by_rows = _by_rows(values.reshape(*bits.shape[:2], -1, ROWS, 1)).astype(np.float32)
+    return np.repeat(by_rows, codes.columns, axis=1)
 
 
 def rounded(x: Array) -> Array:

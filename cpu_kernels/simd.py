@@ -245,6 +245,23 @@ class Emit:
             acc = self.b.add(acc, self.b.mul(w, x))
         return acc
 
+    def lookup(self, table: Sequence[int], codes: Value) -> Value:
+        """Of 64 bytes below 16, the entry of a table of 16 bytes for each."""
+        if self.tier.vnni:
+            entries = ir.Constant(i8x64, list(table) * 4)
+            return self.call("llvm.x86.avx512.pshuf.b.512", i8x64, [entries, codes])
+        if self.tier.maddubs:
+            entries = ir.Constant(ir.VectorType(i8, 32), list(table) * 2)
+            halves = [self.shuffle(codes, range(32 * side, 32 * side + 32)) for side in (0, 1)]
+            found = [self.call("llvm.x86.avx2.pshuf.b", half.type, [entries, half]) for half in halves]
+            return self.b.shuffle_vector(*found, ir.Constant(ir.VectorType(i32, 64), list(range(64))))
+        values = [self.constant(i8x64, entry) for entry in table]
+        for bit in range(4):
+            digit = self.b.and_(codes, self.constant(i8x64, 1 << bit))
+            is_set = self.b.icmp_unsigned("!=", digit, self.zero(i8x64))
+            values = [self.b.select(is_set, one, none) for none, one in zip(values[::2], values[1::2], strict=True)]
+        return values[0]
+
     # -- elementary functions
     def exp(self, x: Value) -> Value:
         """e^x of f32x16 within 2 ulp: 2^n times a degree-6 polynomial on [-ln2/2, ln2/2]; 0 below -87, NaN of NaN."""

@@ -4,41 +4,45 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..cpu_kernels.layout import GROUP, KINDS
 from ..cpu_kernels.packing import (
     Bytes,
     Halves,
     pack_bytes,
+    pack_codes,
     pack_floats,
     pack_headers,
     pack_paired_nibbles,
     pack_split_nibbles,
 )
+from . import blocks as b
 from .formats import FORMATS, Floats
 
-_NO_FLIP = np.uint32(0)
 _SIGN = np.uint32(0x80808080)  # turns four signed bytes into codes that carry 128
 
 
 def pack_rows(name: str, raw: Bytes, columns: int, out: Bytes) -> None:
     """Pack rows of format `name`, uint8 [rows, bytes per row], into zeroed tiles [tiles, spans, span_bytes]."""
     row = FORMATS[name]
-    if not KINDS[row.packed].quantised:
+    codes = KINDS[row.packed].codes
+    if codes is None:
         pack_floats(raw.view(np.uint32 if name == "F32" else np.uint16), out)
         return
     blocks = raw.reshape(len(raw), columns // row.block, row.block_bytes)
     own = _OWN.get(name)
     if own is None:
-        codes, scales = _q5_0(blocks) if name == "Q5_0" else quantise_rows(row.dequantise(raw))
+        values, scales = quantise_rows(row.dequantise(raw))
         pack_headers(scales, 0, out)
-        pack_bytes(codes, columns // GROUP, GROUP, 0, _NO_FLIP, 64, out)
+        pack_codes(values, codes, out)
         return
-    pack_headers(own.scales(blocks), 0, out)
+    pack_headers(own.scales(blocks), 0, out, codes.columns)
     if own.minima is not None:
-        pack_headers(own.minima(blocks), 64, out)
-    own.move(raw, columns // GROUP, out)
+        pack_headers(own.minima(blocks), codes.minima_at, out, codes.columns)
+    if own.codes is not None:
+        pack_codes(own.codes(blocks), codes, out)
+    elif own.move is not None:
+        own.move(raw, columns // GROUP, codes.low_at, out)
 
 
 def quantise_rows(values: Floats) -> tuple[Bytes, Halves]:
@@ -50,54 +54,39 @@ def quantise_rows(values: Floats) -> tuple[Bytes, Halves]:
     return codes.astype(np.uint8).reshape(values.shape), scales
 
 
-def _q5_0(blocks: Bytes) -> tuple[Bytes, Halves]:
-    """Five-bit codes as they are, moved from an offset of 16 to one of 128."""
-    high = np.unpackbits(blocks[..., 2:6], axis=-1, bitorder="little")
-    low = np.concatenate((blocks[..., 6:] & 15, blocks[..., 6:] >> 4), axis=-1)
-    codes = (low | (high << 4)) + np.uint8(128 - 16)
-    return codes.reshape(len(blocks), -1), _half_at(0)(blocks)
-
-
-def _half_at(offset: int) -> Callable[[Bytes], Halves]:
-    def read(blocks: Bytes) -> Halves:
-        return np.ascontiguousarray(blocks[..., offset : offset + 2]).view(np.float16)[..., 0]
-
-    return read
-
-
-def _q4_k_scales(blocks: Bytes) -> Halves:
-    """d times the 6-bit scales of the eight sub-blocks."""
-    s = blocks[..., 4:16]
-    scales = np.concatenate((s[..., :4] & 63, (s[..., 8:] & 15) | (s[..., :4] >> 6 << 4)), axis=-1)
-    return _product(_half_at(0)(blocks), scales)
-
-
-def _q4_k_minima(blocks: Bytes) -> Halves:
-    """-dmin times the 6-bit minima of the eight sub-blocks."""
-    s = blocks[..., 4:16]
-    minima = np.concatenate((s[..., 4:8] & 63, (s[..., 8:] >> 4) | (s[..., 4:8] >> 6 << 4)), axis=-1)
-    return _product(-_half_at(2)(blocks), minima)
-
-
-def _product(factor: Halves, parts: NDArray[np.uint8]) -> Halves:
-    products: Floats = factor.astype(np.float32)[..., None] * parts
-    return products.astype(np.float16).reshape(len(parts), -1)
-
-
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """A format whose codes are kept: scales and minima of its blocks [rows, blocks, bytes], and how its codes move."""
+    """A format whose codes are kept: readers of its blocks' fields, and of its codes either a reader or a kernel that
+    moves them from the rows, (raw, groups, place of the codes in a span, out)."""
 
     scales: Callable[[Bytes], Halves]
-    minima: Callable[[Bytes], Halves] | None
-    move: Callable[[Bytes, int, Bytes], None]
+    minima: Callable[[Bytes], Halves] | None = None
+    codes: Callable[[Bytes], Bytes] | None = None
+    move: Callable[[Bytes, int, int, Bytes], None] | None = None
+
+
+def _nibbles(block_bytes: int, codes_at: int) -> Callable[[Bytes, int, int, Bytes], None]:
+    """Blocks of 32, the second half in the high nibbles."""
+    return lambda raw, groups, at, out: pack_split_nibbles(raw, groups, block_bytes, codes_at, at, out)
 
 
 _OWN = {
-    "Q4_0": _Own(_half_at(0), None, lambda raw, groups, out: pack_split_nibbles(raw, groups, 18, 2, 64, out)),
-    "Q4_1": _Own(_half_at(0), _half_at(2), lambda raw, groups, out: pack_split_nibbles(raw, groups, 20, 4, 128, out)),
-    "Q8_0": _Own(_half_at(0), None, lambda raw, groups, out: pack_bytes(raw, groups, 34, 2, _SIGN, 64, out)),
+    "Q4_0": _Own(b.half_at(0), move=_nibbles(18, 2)),
+    "Q4_1": _Own(b.half_at(0), b.half_at(2), move=_nibbles(20, 4)),
+    "Q5_0": _Own(b.half_at(0), codes=b.q5_codes(2)),
+    "Q5_1": _Own(b.half_at(0), b.half_at(2), codes=b.q5_codes(4)),
+    "Q8_0": _Own(b.half_at(0), move=lambda raw, groups, at, out: pack_bytes(raw, groups, 34, 2, _SIGN, at, out)),
+    "Q2_K": _Own(b.q2_k_scales, b.q2_k_minima, codes=b.q2_k_codes),
+    "Q3_K": _Own(b.q3_k_scales, codes=b.q3_k_codes),
     "Q4_K": _Own(
-        _q4_k_scales, _q4_k_minima, lambda raw, groups, out: pack_paired_nibbles(raw, groups, 144, 16, 128, out)
+        b.k_scales, b.k_minima, move=lambda raw, groups, at, out: pack_paired_nibbles(raw, groups, 144, 16, at, out)
     ),
+    "Q5_K": _Own(b.k_scales, b.k_minima, codes=b.q5_k_codes),
+    "Q6_K": _Own(b.q6_k_scales, codes=b.q6_k_codes),
+    "IQ4_NL": _Own(b.half_at(0), move=_nibbles(18, 2)),
+    "IQ4_XS": _Own(b.iq4_xs_scales, codes=b.iq4_xs_codes),
+    "MXFP4": _Own(b.mxfp4_scales, move=_nibbles(17, 1)),
+    "NVFP4": _Own(b.nvfp4_scales, codes=b.nvfp4_codes),
+    "TQ1_0": _Own(b.ternary_scales, codes=b.ternary_codes("TQ1_0")),
+    "TQ2_0": _Own(b.ternary_scales, codes=b.ternary_codes("TQ2_0")),
 }

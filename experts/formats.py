@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from .checkpoint.base import RawTensor
 from .errors import UnsupportedModelError
 
-PackedKind = Literal["f32", "f16", "bf16", "q8", "q4", "q4m"]
+PackedKind = Literal[
+    "f32", "f16", "bf16", "q8", "q4", "q4m", "q5", "q5m", "q6", "q2", "q2m", "q3", "iq4", "mx4", "nv4"
+]  # fmt: skip
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
@@ -42,6 +44,9 @@ class WeightFormat:
     product_error: float
 
 
+_REENCODED = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
+
+
 def _row(name: str, packed: PackedKind, exact: bool, product_error: float) -> WeightFormat:
     kind = GGMLQuantizationType[name]
     block, block_bytes = GGML_QUANT_SIZES[kind]
@@ -53,8 +58,6 @@ def _row(name: str, packed: PackedKind, exact: bool, product_error: float) -> We
     return WeightFormat(name, block, block_bytes, dequantise, packed, exact, product_error)
 
 
-_REENCODED = "Q2_K Q3_K IQ4_NL IQ4_XS MXFP4 NVFP4 IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S TQ1_0 TQ2_0".split()
-
 FORMATS: Mapping[str, WeightFormat] = MappingProxyType(
     {
         row.name: row
@@ -64,13 +67,22 @@ FORMATS: Mapping[str, WeightFormat] = MappingProxyType(
             _row("BF16", "bf16", True, FLOAT_ERROR),
             _row("Q4_0", "q4", True, INT8_ERROR),
             _row("Q4_1", "q4m", True, INT8_ERROR),
-            _row("Q5_0", "q8", True, INT8_ERROR),
-            _row("Q5_1", "q8", False, REENCODED_ERROR),
+            _row("Q5_0", "q5", True, INT8_ERROR),
+            _row("Q5_1", "q5m", True, INT8_ERROR),
             _row("Q8_0", "q8", True, INT8_ERROR),
-            # The 6-bit sub-block scales and minima are multiplied out to float16, which rounds them.
+            # Not exact, with their own codes: a scale of few bits times that of its block is rounded to float16, and
+            # a minimum likewise: up to 2^-11 of each, far below the rounding of the activations.
+            _row("Q2_K", "q2m", False, INT8_ERROR),
+            _row("Q3_K", "q3", False, INT8_ERROR),
             _row("Q4_K", "q4m", False, INT8_ERROR),
-            _row("Q5_K", "q8", False, REENCODED_ERROR),
-            _row("Q6_K", "q8", False, REENCODED_ERROR),
+            _row("Q5_K", "q5m", False, INT8_ERROR),
+            _row("Q6_K", "q6", False, INT8_ERROR),
+            _row("IQ4_XS", "iq4", False, INT8_ERROR),
+            _row("IQ4_NL", "iq4", True, INT8_ERROR),
+            _row("MXFP4", "mx4", True, INT8_ERROR),
+            _row("NVFP4", "nv4", True, INT8_ERROR),
+            _row("TQ1_0", "q2", True, INT8_ERROR),
+            _row("TQ2_0", "q2", True, INT8_ERROR),
             *(_row(name, "q8", False, REENCODED_ERROR) for name in _REENCODED),
         )
     }

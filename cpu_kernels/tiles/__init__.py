@@ -12,12 +12,7 @@ from .unpack import unpack_row
 
 __all__ = ["BLOCK", "PRODUCTS", "READERS", "product_address", "reader_address"]
 
-_dot_f32, _dot_f16, _dot_bf16, _dot_q8, _dot_q4, _dot_q4m = (
-    dot_tile(kind) for kind in ("f32", "f16", "bf16", "q8", "q4", "q4m")
-)
-_unpack_f32, _unpack_f16, _unpack_bf16, _unpack_q8, _unpack_q4, _unpack_q4m = (
-    unpack_row(kind) for kind in ("f32", "f16", "bf16", "q8", "q4", "q4m")
-)
+_dot_f32, _unpack_f32 = dot_tile("f32"), unpack_row("f32")
 
 
 @kernel
@@ -30,6 +25,9 @@ def _read_f32(tile: int, lane: int, spans: int, out: int) -> None:
     _unpack_f32(tile, lane, spans, out)
 
 
+_dot_f16, _unpack_f16 = dot_tile("f16"), unpack_row("f16")
+
+
 @kernel
 def _product_f16(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
     _dot_f16(count, w, spans, rows, out, stride)
@@ -38,6 +36,9 @@ def _product_f16(count: int, w: int, spans: int, rows: int, out: int, stride: in
 @kernel
 def _read_f16(tile: int, lane: int, spans: int, out: int) -> None:
     _unpack_f16(tile, lane, spans, out)
+
+
+_dot_bf16, _unpack_bf16 = dot_tile("bf16"), unpack_row("bf16")
 
 
 @kernel
@@ -50,6 +51,9 @@ def _read_bf16(tile: int, lane: int, spans: int, out: int) -> None:
     _unpack_bf16(tile, lane, spans, out)
 
 
+_dot_q8, _unpack_q8 = dot_tile("q8"), unpack_row("q8")
+
+
 @kernel
 def _product_q8(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
     _dot_q8(count, w, spans, rows, out, stride)
@@ -58,6 +62,9 @@ def _product_q8(count: int, w: int, spans: int, rows: int, out: int, stride: int
 @kernel
 def _read_q8(tile: int, lane: int, spans: int, out: int) -> None:
     _unpack_q8(tile, lane, spans, out)
+
+
+_dot_q4, _unpack_q4 = dot_tile("q4"), unpack_row("q4")
 
 
 @kernel
@@ -70,6 +77,9 @@ def _read_q4(tile: int, lane: int, spans: int, out: int) -> None:
     _unpack_q4(tile, lane, spans, out)
 
 
+_dot_q4m, _unpack_q4m = dot_tile("q4m"), unpack_row("q4m")
+
+
 @kernel
 def _product_q4m(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
     _dot_q4m(count, w, spans, rows, out, stride)
@@ -80,6 +90,123 @@ def _read_q4m(tile: int, lane: int, spans: int, out: int) -> None:
     _unpack_q4m(tile, lane, spans, out)
 
 
+_dot_q5, _unpack_q5 = dot_tile("q5"), unpack_row("q5")
+
+
+@kernel
+def _product_q5(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
+    _dot_q5(count, w, spans, rows, out, stride)
+
+
+@kernel
+def _read_q5(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_q5(tile, lane, spans, out)
+
+
+_dot_q5m, _unpack_q5m = dot_tile("q5m"), unpack_row("q5m")
+
+
+@kernel
+def _product_q5m(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
+    _dot_q5m(count, w, spans, rows, out, stride)
+
+
+@kernel
+def _read_q5m(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_q5m(tile, lane, spans, out)
+
+
+_dot_q6, _unpack_q6 = dot_tile("q6"), unpack_row("q6")
+
+
+@kernel
+def _product_q6(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
+    _dot_q6(count, w, spans, rows, out, stride)
+
+
+@kernel
+def _read_q6(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_q6(tile, lane, spans, out)
+
+
+_dot_q2, _unpack_q2 = dot_tile("q2"), unpack_row("q2")
+
+
+@kernel
+def _product_q2(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
+    _dot_q2(count, w, spans, rows, out, stride)
+
+
+@kernel
+def _read_q2(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_q2(tile, lane, spans, out)
+
+
+_dot_q2m, _unpack_q2m = dot_tile("q2m"), unpack_row("q2m")
+
+
+@kernel
+def _product_q2m(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
+    _dot_q2m(count, w, spans, rows, out, stride)
+
+
+@kernel
+def _read_q2m(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_q2m(tile, lane, spans, out)
+
+
+_dot_q3, _unpack_q3 = dot_tile("q3"), unpack_row("q3")
+
+
+@kernel
+def _product_q3(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
+    _dot_q3(count, w, spans, rows, out, stride)
+
+
+@kernel
+def _read_q3(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_q3(tile, lane, spans, out)
+
+
+_dot_iq4, _unpack_iq4 = dot_tile("iq4"), unpack_row("iq4")
+
+
+@kernel
+def _product_iq4(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
+    _dot_iq4(count, w, spans, rows, out, stride)
+
+
+@kernel
+def _read_iq4(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_iq4(tile, lane, spans, out)
+
+
+_dot_mx4, _unpack_mx4 = dot_tile("mx4"), unpack_row("mx4")
+
+
+@kernel
+def _product_mx4(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
+    _dot_mx4(count, w, spans, rows, out, stride)
+
+
+@kernel
+def _read_mx4(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_mx4(tile, lane, spans, out)
+
+
+_dot_nv4, _unpack_nv4 = dot_tile("nv4"), unpack_row("nv4")
+
+
+@kernel
+def _product_nv4(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
+    _dot_nv4(count, w, spans, rows, out, stride)
+
+
+@kernel
+def _read_nv4(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_nv4(tile, lane, spans, out)
+
+
 PRODUCTS = {
     "f32": _product_f32,
     "f16": _product_f16,
@@ -87,6 +214,15 @@ PRODUCTS = {
     "q8": _product_q8,
     "q4": _product_q4,
     "q4m": _product_q4m,
+    "q5": _product_q5,
+    "q5m": _product_q5m,
+    "q6": _product_q6,
+    "q2": _product_q2,
+    "q2m": _product_q2m,
+    "q3": _product_q3,
+    "iq4": _product_iq4,
+    "mx4": _product_mx4,
+    "nv4": _product_nv4,
 }
 READERS = {
     "f32": _read_f32,
@@ -95,6 +231,15 @@ READERS = {
     "q8": _read_q8,
     "q4": _read_q4,
     "q4m": _read_q4m,
+    "q5": _read_q5,
+    "q5m": _read_q5m,
+    "q6": _read_q6,
+    "q2": _read_q2,
+    "q2m": _read_q2m,
+    "q3": _read_q3,
+    "iq4": _read_iq4,
+    "mx4": _read_mx4,
+    "nv4": _read_nv4,
 }
 
 

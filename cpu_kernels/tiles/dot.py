@@ -1,20 +1,21 @@
 """The micro-kernel of every matrix product: one weight tile (16 rows) times a few activation records.
 
-For each row and token the order of operations is fixed: exact integer sums over a group of 32 columns, then one fused
-multiply-add per group in column order (per column for float weights). So a result does not depend on how many tokens
+For each row and token the order of operations is fixed: exact integer sums over the columns of a scale, then one fused
+multiply-add per scale in column order (per column for float weights). So a result does not depend on how many tokens
 share a call, nor on the register width.
 """
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 from llvmlite import ir
 
-from ..layout import GROUP, KINDS, SPAN
-from ..simd import Emit, Value, f32, f32x16, i8, i8x64, i32, i32x16, i64, micro_kernel
+from ..layout import GROUP, KINDS, SPAN, Codes
+from ..simd import Emit, Value, f32, f32x16, i8, i32, i32x16, i64, micro_kernel
+from .codes import minima, parts, scales, unsigned_codes
 
 BLOCK = 8  # most activation records per call of a product
-_VECTORS = GROUP // 4  # of 16 rows x 4 columns in a group
 
 # With few tokens the hardware prefetches best; with more, arithmetic hides from it what comes next, and without this
 # weights fresh from memory ran at two thirds of the speed.
@@ -51,8 +52,8 @@ def _some_records(
 ) -> None:
     """The tile times `tokens` records, whose addresses are at `table`."""
     records = [e.pointer(e.load(i64, table, 8 * t, 8)) for t in range(tokens)]
-    body = _integer_span(kind) if KINDS[kind].quantised else _float_span(kind)
-    span_bytes = KINDS[kind].span_bytes
+    codes, span_bytes = KINDS[kind].codes, KINDS[kind].span_bytes
+    body = _integer_span(codes) if codes else _float_span(kind)
 
     def span(s: Value, totals: list[Value]) -> list[Value]:
         here = e.at(tile, e.b.mul(s, e.const(span_bytes)))
@@ -91,33 +92,24 @@ def _float_span(kind: str) -> _SpanBody:
     return body
 
 
-def _codes(e: Emit, kind: str, tile: Value, half: int, vector: int) -> Value:
-    """Unsigned codes (16 rows x 4 columns) of one vector of a group."""
-    if kind == "q8":
-        return e.load(i8x64, tile, KINDS[kind].header + 512 * half + 64 * vector, 64)
-    both = e.load(i8x64, tile, KINDS[kind].header + 256 * half + 64 * (vector // 2), 64)
-    if vector % 2:
-        return e.b.lshr(both, e.constant(i8x64, 4))
-    return e.b.and_(both, e.constant(i8x64, 15))
-
-
-def _integer_span(kind: str) -> _SpanBody:
+def _integer_span(codes: Codes) -> _SpanBody:
     """Two groups of 32 columns: integer dot products, then scale (and minimum) by fused multiply-adds."""
 
     def group(e: Emit, tile: Value, records: list[Value], half: int, where: Value, totals: list[Value]) -> list[Value]:
         scales_at, sums_at, codes_at = where
-        sums = [e.load(i32, x, sums_at, 4) for x in records]
-        dots = _group_dots(e, kind, tile, [e.at(x, codes_at) for x in records], half, sums)
-        weight_scale = e.load_half(tile, 32 * half)
-        result = []
-        for x, total, dot, code_sum in zip(records, totals, dots, sums, strict=True):
-            scale = e.load(f32, x, scales_at, 4)
-            total = e.fma(e.b.sitofp(dot, f32x16), e.b.fmul(weight_scale, e.splat(scale)), total)
-            if kind == "q4m":
-                level = e.b.fmul(scale, e.b.sitofp(code_sum, f32))
-                total = e.fma(e.load_half(tile, 64 + 32 * half), e.splat(level), total)
-            result.append(total)
-        return result
+        inputs = [e.at(x, codes_at) for x in records]
+        factors = [e.load(f32, x, scales_at, 4) for x in records]
+        by_part = _sums_by_part(e, codes, inputs, [e.load(i32, x, sums_at, 4) for x in records])
+        for part, sums in enumerate(by_part):
+            place = half * parts(codes) + part
+            dots = _dots(e, codes, tile, inputs, place, sums)
+            weight_scale = scales(e, codes, tile, place)
+            for t, (factor, dot, code_sum) in enumerate(zip(factors, dots, sums, strict=True)):
+                totals[t] = e.fma(e.b.sitofp(dot, f32x16), e.b.fmul(weight_scale, e.splat(factor)), totals[t])
+                if codes.minima:
+                    level = e.b.fmul(factor, e.b.sitofp(code_sum, f32))
+                    totals[t] = e.fma(minima(e, codes, tile, place), e.splat(level), totals[t])
+        return totals
 
     def body(e: Emit, tile: Value, records: list[Value], s: Value, spans: Value, totals: list[Value]) -> list[Value]:
         columns = e.b.mul(spans, e.const(SPAN))
@@ -125,51 +117,78 @@ def _integer_span(kind: str) -> _SpanBody:
             column = e.b.add(e.b.mul(s, e.const(SPAN)), e.const(GROUP * half))
             scales_at = e.b.add(columns, e.b.lshr(column, e.const(3)))
             sums_at = e.b.add(scales_at, e.b.lshr(columns, e.const(3)))
-            totals = group(e, tile, records, half, (scales_at, sums_at, column), totals)
+            totals = group(e, tile, records, half, (scales_at, sums_at, column), list(totals))
         return totals
 
     return body
 
 
-def _group_dots(e: Emit, kind: str, tile: Value, inputs: list[Value], half: int, sums: list[Value]) -> list[Value]:
-    """Exact sums of signed weight times code over one group, per token."""
+def _sums_by_part(e: Emit, codes: Codes, inputs: list[Value], sums: list[Value]) -> list[list[Value]]:
+    """Per scale of a group and token, the sum of the activations' codes, of which records hold only the group's."""
+    if parts(codes) == 1:
+        return [sums]
+    first = [_sum_16(e, x) for x in inputs]
+    return [first, [e.b.sub(total, low) for total, low in zip(sums, first, strict=True)]]
+
+
+def _sum_16(e: Emit, x: Value) -> Value:
+    return e.reduce(e.b.sext(e.load(ir.VectorType(i8, 16), x, 0, 16), i32x16), e.b.add)
+
+
+def _dots(e: Emit, codes: Codes, tile: Value, inputs: list[Value], place: int, sums: list[Value]) -> list[Value]:
+    """Per token, exact sums of weight (in units of its scale) times code over the columns of one scale."""
+    half, part = divmod(place, parts(codes))
+    blocks = [(half, codes.columns // 4 * part + i) for i in range(codes.columns // 4)]
     if e.tier.maddubs:
-        return _group_dots_avx2(e, kind, tile, inputs, half, sums)
-    accs = [e.splat(e.b.mul(total, ir.Constant(i32, -KINDS[kind].offset))) for total in sums]
-    for vector in range(_VECTORS):
-        codes = _codes(e, kind, tile, half, vector)
-        accs = [e.dot_u8s8(a, codes, e.load(i32, x, 4 * vector, 4)) for a, x in zip(accs, inputs, strict=True)]
+        return _dots_avx2(e, codes, tile, inputs, blocks, sums)
+    accs = [e.splat(e.b.mul(total, ir.Constant(i32, -codes.offset))) for total in sums]
+    for _, block in blocks:
+        weights = unsigned_codes(e, codes, tile, half, block)
+        accs = [e.dot_u8s8(a, weights, e.load(i32, x, 4 * block, 4)) for a, x in zip(accs, inputs, strict=True)]
     return accs
 
 
+_Blocks = list[tuple[int, int]]  # half of the span, 4 columns in it
 _i8x32, _i16x16, _i32x8 = ir.VectorType(i8, 32), ir.VectorType(ir.IntType(16), 16), ir.VectorType(i32, 8)
 
 
-def _group_dots_avx2(e: Emit, kind: str, tile: Value, inputs: list[Value], half: int, sums: list[Value]) -> list[Value]:
-    """As above by byte multiply-adds of 256 bits; 16-bit sums stay below 2^15 (8 x 2 x 15 x 127, or 2 x 128 x 127)."""
-    correction = 0 if kind == "q8" else -KINDS[kind].offset  # 8-bit codes are made signed instead
+def _dots_avx2(
+    e: Emit, codes: Codes, tile: Value, inputs: list[Value], blocks: _Blocks, sums: list[Value]
+) -> list[Value]:
+    """As above by byte multiply-adds of 256 bits."""
+    correction = 0 if _signed(codes) else -codes.offset
     result = []
     for x, total in zip(inputs, sums, strict=True):
-        sides = [_side_dot(e, kind, tile, x, half, side) for side in (0, 1)]
+        sides = [_side_dot(e, codes, tile, x, blocks, side) for side in (0, 1)]
         dots = e.b.shuffle_vector(*sides, ir.Constant(i32x16, list(range(16))))
         result.append(e.b.add(dots, e.splat(e.b.mul(total, ir.Constant(i32, correction)))))
     return result
 
 
-def _side_dot(e: Emit, kind: str, tile: Value, x: Value, half: int, side: int) -> Value:
-    """Rows 8 * side .. 8 * side + 7: int32 sums over the group."""
-    total: Value = None
-    for vector in range(_VECTORS):
-        codes = e.shuffle(_codes(e, kind, tile, half, vector), range(32 * side, 32 * side + 32))
-        activations = e.b.bitcast(e.splat(e.load(i32, x, 4 * vector, 4), 8), _i8x32)
-        if kind == "q8":
-            codes = e.b.xor(codes, e.constant(_i8x32, 0x80))
-            activations = e.call("llvm.x86.avx2.psign.b", _i8x32, [activations, codes])
-            codes = e.call("llvm.abs.v32i8", _i8x32, [codes, ir.Constant(ir.IntType(1), 0)])
-        product = e.call("llvm.x86.avx2.pmadd.ub.sw", _i16x16, [codes, activations])
-        if kind == "q8":
-            product = e.call("llvm.x86.avx2.pmadd.wd", _i32x8, [product, e.constant(_i16x16, 1)])
-        total = product if total is None else e.b.add(total, product)
-    if kind == "q8":
-        return total
-    return e.call("llvm.x86.avx2.pmadd.wd", _i32x8, [total, e.constant(_i16x16, 1)])
+def _signed(codes: Codes) -> bool:
+    """Whether codes are too large for unsigned bytes times signed ones in 16 bits, and are made signed instead."""
+    return codes.offset == 128
+
+
+def _side_dot(e: Emit, codes: Codes, tile: Value, x: Value, blocks: _Blocks, side: int) -> Value:
+    """Rows 8 * side .. 8 * side + 7: int32 sums over the blocks."""
+    # how many sums of two products add up in 16 bits; 2 x 128 x 127 of signed codes do once
+    together = 1 if _signed(codes) else 32767 // (2 * 127 * max(codes.unsigned))
+    total = e.zero(_i32x8)
+    for first in range(0, len(blocks), together):
+        products = [_side_products(e, codes, tile, x, block, side) for block in blocks[first : first + together]]
+        pairs = e.call("llvm.x86.avx2.pmadd.wd", _i32x8, [reduce(e.b.add, products), e.constant(_i16x16, 1)])
+        total = e.b.add(total, pairs)
+    return total
+
+
+def _side_products(e: Emit, codes: Codes, tile: Value, x: Value, place: tuple[int, int], side: int) -> Value:
+    """Int16 sums of two products of a block."""
+    half, block = place
+    weights = e.shuffle(unsigned_codes(e, codes, tile, half, block), range(32 * side, 32 * side + 32))
+    activations = e.b.bitcast(e.splat(e.load(i32, x, 4 * block, 4), 8), _i8x32)
+    if _signed(codes):
+        weights = e.b.xor(weights, e.constant(_i8x32, 0x80))
+        activations = e.call("llvm.x86.avx2.psign.b", _i8x32, [activations, weights])
+        weights = e.call("llvm.abs.v32i8", _i8x32, [weights, ir.Constant(ir.IntType(1), 0)])
+    return e.call("llvm.x86.avx2.pmadd.ub.sw", _i16x16, [weights, activations])

@@ -4,8 +4,9 @@ from typing import Any
 
 from llvmlite import ir
 
-from ..layout import GROUP, KINDS, SPAN
-from ..simd import Emit, Value, f32, f32x16, i8, i32, i64, micro_kernel
+from ..layout import CODES, GROUP, KINDS, SPAN
+from ..simd import Emit, Value, f32, f32x16, i8, i32, i32x16, micro_kernel
+from .codes import minima, scales, unsigned_codes
 
 _F32X4, _I32X4, _I8X4 = (ir.VectorType(kind, 4) for kind in (f32, i32, i8))
 
@@ -41,25 +42,14 @@ def _unpack_float(e: Emit, kind: str, span: Value, lane: Value, out: Value) -> N
 
 
 def _unpack_integer(e: Emit, kind: str, span: Value, lane: Value, out: Value) -> None:
-    at_lane = e.b.mul(e.b.zext(lane, i64), e.const(4))
-    for half in range(2):
-        scale = e.splat(e.b.extract_element(e.load_half(span, 32 * half), lane), 4)
-        for vector in range(GROUP // 4):
-            codes = _four_codes(e, kind, e.at(span, at_lane), half, vector)
-            signed = e.b.sub(codes, e.constant(_I32X4, KINDS[kind].offset))
-            values = e.b.fmul(e.b.sitofp(signed, _F32X4), scale)
-            if kind == "q4m":
-                minimum = e.b.extract_element(e.load_half(span, 64 + 32 * half), lane)
-                values = e.b.fadd(values, e.splat(minimum, 4))
-            e.store(values, out, 4 * (GROUP * half + 4 * vector), 4)
-
-
-def _four_codes(e: Emit, kind: str, lane_base: Value, half: int, vector: int) -> Value:
-    header = KINDS[kind].header
-    if kind == "q8":
-        packed = e.load(i32, lane_base, header + 512 * half + 64 * vector, 4)
-    else:
-        packed = e.load(i32, lane_base, header + 256 * half + 64 * (vector // 2), 4)
-        packed = e.b.lshr(packed, ir.Constant(i32, 4 * (vector % 2)))
-        packed = e.b.and_(packed, ir.Constant(i32, 0x0F0F0F0F))
-    return e.b.zext(e.b.bitcast(packed, _I8X4), _I32X4)
+    codes = CODES[kind]
+    for block in range(SPAN // 4):
+        place = 4 * block // codes.columns
+        half, inside = divmod(block, GROUP // 4)
+        lanes = e.b.bitcast(unsigned_codes(e, codes, span, half, inside), i32x16)
+        four = e.b.zext(e.b.bitcast(e.b.extract_element(lanes, lane), _I8X4), _I32X4)
+        signed = e.b.sitofp(e.b.sub(four, e.constant(_I32X4, codes.offset)), _F32X4)
+        values = e.b.fmul(signed, e.splat(e.b.extract_element(scales(e, codes, span, place), lane), 4))
+        if codes.minima:
+            values = e.b.fadd(values, e.splat(e.b.extract_element(minima(e, codes, span, place), lane), 4))
+        e.store(values, out, 16 * block, 4)

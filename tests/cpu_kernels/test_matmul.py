@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from isotherm.cpu_kernels import reference
 from isotherm.cpu_kernels.descriptor import N_TOKENS
-from isotherm.cpu_kernels.layout import KINDS, padded
+from isotherm.cpu_kernels.layout import CODES, KINDS, padded
 from isotherm.cpu_kernels.matmul import EMBED_FIELDS, embed
 from isotherm.cpu_kernels.tiles import reader_address
 from support.matrices import Bank, multiply, random_matrix, random_rows, run_experts
@@ -81,13 +81,15 @@ def test_what_is_not_finite_is_seen_in_its_token_only(kind, bad):
     np.testing.assert_array_equal(np.delete(got, 3, 0), np.delete(clean, 3, 0))
 
 
-@pytest.mark.parametrize("kind", ["q8", "q4", "q4m"])
-def test_the_largest_codes_do_not_overflow(kind):
+@pytest.mark.parametrize("largest", [False, True])
+@pytest.mark.parametrize("extreme", [-1.0, 1.0])
+@pytest.mark.parametrize("kind", CODES)
+def test_the_largest_codes_do_not_overflow(kind, extreme, largest):
     """Every code and activation at its end: integer sums of a group reach 32 x 128 x 127."""
-    for seed, extreme in enumerate((-1.0, 1.0)):
-        matrix = random_matrix(kind, 32, 128, seed)
-        x = np.full((9, 128), extreme, np.float32)
-        assert_close(multiply(matrix, x), reference.linear(x, matrix.values), x, matrix.values)
+    unsigned = CODES[kind].unsigned
+    matrix = random_matrix(kind, 32, 128, code=unsigned.index(max(unsigned) if largest else min(unsigned)))
+    x = np.full((9, 128), extreme, np.float32)
+    assert_close(multiply(matrix, x), reference.linear(x, matrix.values), x, matrix.values)
 
 
 @pytest.mark.parametrize("columns", COLUMNS)
@@ -104,6 +106,7 @@ def test_embed_takes_rows_out(kind, columns):
 
 
 EXPERT_KINDS = [("f32",) * 3, ("f16", "f16", "bf16"), ("q8",) * 3, ("q4", "q4", "q4m"), ("q4m", "q8", "q8")]
+EXPERT_KINDS += [("q5", "q6", "q5m"), ("iq4", "iq4", "nv4"), ("mx4",) * 3, ("q3", "q3", "q2m")]
 EXPERT_KINDS += [("q4", "q4", "f32"), ("f32", "f32", "q4"), ("f16", "q8", "q4"), ("q4m", "f32", "f32")]
 MIXED = {  # token -> experts; expert 1 of 5 is never chosen
     "one token": [[4, 0]],

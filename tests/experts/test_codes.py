@@ -47,22 +47,31 @@ def test_packed_numbers_are_the_format_s(name, columns, rows):
         np.testing.assert_array_equal(got, expected)
         return
     groups = np.abs(expected.reshape(rows, -1, 32)).max(-1)
-    # Q4_K: scale and minimum are rounded to float16, by 2^-11 of up to 15 scales and of the minimum. The others: half a
-    # step of 1/127 of the largest, and the rounding of the step itself.
-    share = 3 * 2.0**-11 if name == "Q4_K" else 0.5 / 127 + 2.0**-11
-    bound = share * groups + 1e-6
+    # Own codes: scale and minimum are rounded to float16, by 2^-11 of what the codes make of them, which may be twice
+    # the largest. The others: half a step of 1/127 of the largest, and the rounding of the step itself.
+    share = 0.5 / 127 + 2.0**-11 if FORMATS[name].packed == "q8" else 3 * 2.0**-11
+    tiny = 2.0**-25 * 127  # half of float16's smallest step, times a code
+    bound = share * groups + tiny
     assert (np.abs(got - expected).reshape(rows, -1, 32) <= bound[..., None]).all()
 
 
-def test_every_code_of_a_format_is_kept():
-    """Blocks whose codes take all 16 (256) values in every place."""
-    for name, header, bits in (("Q4_0", 2, 4), ("Q4_1", 4, 4), ("Q8_0", 2, 8), ("Q4_K", 16, 4), ("Q5_0", 2, 5)):
-        row = FORMATS[name]
-        raw = np.random.default_rng(bits).integers(0, 256, (64, 2 * row.block_bytes)).astype(np.uint8)
-        blocks = raw.reshape(64, 2, row.block_bytes)
-        halves = blocks[:, :, : {2: 2, 4: 4, 16: 4}[header]].view(np.float16)
-        halves[...] = [1.0, 0.5][: halves.shape[-1]]
-        np.testing.assert_array_equal(packed(name, raw, 2 * row.block), row.dequantise(raw))
+# Where the float16 scale of a block lies, and the one of its minima.
+HALVES = {"Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "IQ4_NL": (0,), "IQ4_XS": (0,)}
+HALVES |= {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+HALVES |= {"TQ1_0": (52,), "TQ2_0": (64,), "MXFP4": (), "NVFP4": ()}
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_every_code_of_a_format_is_kept(name):
+    """Random bytes but for the block's own scales, so codes take all values in every place, and sub-blocks' scales."""
+    row = FORMATS[name]
+    raw = np.random.default_rng(0).integers(0, 256, (64, 2 * row.block_bytes)).astype(np.uint8)
+    blocks = raw.reshape(64, 2, row.block_bytes)
+    for at, value in zip(HALVES[name], (1.0, 0.5), strict=False):
+        blocks[:, :, at : at + 2] = np.full(1, value, np.float16).view(np.uint8)
+    if name == "MXFP4":
+        blocks[:, :, 0] %= 250  # beyond lie infinities
+    np.testing.assert_array_equal(packed(name, raw, 2 * row.block), row.dequantise(raw))
 
 
 def test_rounding_puts_the_largest_at_the_end_of_the_codes():

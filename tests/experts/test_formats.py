@@ -83,18 +83,23 @@ def test_q4_k_block_by_hand():
     np.testing.assert_array_equal(FORMATS["Q4_K"].dequantise(block), expected.reshape(-1))
 
 
-@pytest.mark.parametrize(
-    "name", ["Q5_1", "Q2_K", "Q3_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4", "IQ2_XS", "IQ3_S", "TQ1_0"]
-)
+@pytest.mark.parametrize("name", ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"])
 def test_what_is_packed_into_8_bits_says_that_it_is_not_exact(name):
     row = FORMATS[name]
     assert row.packed == "q8" and not row.exact
     assert row.product_error > FORMATS["Q8_0"].product_error
 
 
-@pytest.mark.parametrize(
-    ("name", "packed"),
-    [("F32", "f32"), ("F16", "f16"), ("BF16", "bf16"), ("Q4_0", "q4"), ("Q4_1", "q4m"), ("Q5_0", "q8"), ("Q8_0", "q8")],
-)
+@pytest.mark.parametrize("name", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"])
+def test_what_keeps_its_codes_but_rounds_their_scales_is_as_good_and_not_exact(name):
+    row = FORMATS[name]
+    assert row.packed != "q8" and not row.exact and row.product_error == FORMATS["Q8_0"].product_error
+
+
+EXACT = {"F32": "f32", "F16": "f16", "BF16": "bf16", "Q4_0": "q4", "Q4_1": "q4m", "Q5_0": "q5", "Q5_1": "q5m"}
+EXACT |= {"Q8_0": "q8", "IQ4_NL": "iq4", "MXFP4": "mx4", "NVFP4": "nv4", "TQ1_0": "q2", "TQ2_0": "q2"}
+
+
+@pytest.mark.parametrize(("name", "packed"), EXACT.items())
 def test_what_keeps_its_numbers_says_so(name, packed):
     assert (FORMATS[name].packed, FORMATS[name].exact) == (packed, True)

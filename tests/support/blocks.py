@@ -1,4 +1,4 @@
-"""Rows in any weight format: quantised where an encoder is at hand, else random blocks of the same size. For tests only."""
+"""Rows in any weight format: quantised where an encoder is at hand, else random blocks. For tests only."""
 
 import numpy as np
 from gguf import GGMLQuantizationType, quants

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from isotherm.cpu_kernels.descriptor import N_TOKENS
-from isotherm.cpu_kernels.layout import GROUP, KINDS, ROWS, SPAN, packed_bytes, padded, padded_rows, record_bytes
+from isotherm.cpu_kernels.layout import CODES, GROUP, KINDS, ROWS, SPAN, packed_bytes, padded, padded_rows, record_bytes
 from isotherm.cpu_kernels.matmul import (
     EXPERT_FIELDS,
     LINEAR_FIELDS,
@@ -13,7 +13,7 @@ from isotherm.cpu_kernels.matmul import (
     expert_gate_up,
     linear,
 )
-from isotherm.cpu_kernels.packing import pack_bytes, pack_floats, pack_headers, pack_split_nibbles
+from isotherm.cpu_kernels.packing import pack_codes, pack_floats, pack_headers
 from isotherm.cpu_kernels.reference import group, quantise
 from isotherm.cpu_kernels.tiles import product_address
 from numpy.typing import NDArray
@@ -54,13 +54,13 @@ def line_aligned(shape: tuple[int, ...], fill: int = 0) -> NDArray[np.uint8]:
     return memory[start : start + size].reshape(shape)
 
 
-def random_matrix(kind: str, rows: int, columns: int, seed: int = 0) -> Matrix:
-    """Codes over the whole range of the kind, or normal floats."""
+def random_matrix(kind: str, rows: int, columns: int, seed: int = 0, code: int | None = None) -> Matrix:
+    """Codes over the whole range of the kind (or all the same), or normal floats."""
     rng = np.random.default_rng([seed, rows, columns])
     tiles = line_aligned((padded_rows(rows) // ROWS, padded(columns) // SPAN, KINDS[kind].span_bytes))
     assert tiles.nbytes == packed_bytes(kind, rows, columns)
     if KINDS[kind].quantised:
-        return Matrix(kind, _fill_codes(kind, rows, columns, rng, tiles), tiles)
+        return Matrix(kind, _fill_codes(kind, rows, columns, rng, tiles, code), tiles)
     values = rng.standard_normal((rows, columns), np.float32)
     bits: NDArray[np.generic] = values.view(np.uint32)
     if kind == "f16":
@@ -73,25 +73,25 @@ def random_matrix(kind: str, rows: int, columns: int, seed: int = 0) -> Matrix:
     return Matrix(kind, values, tiles)
 
 
-def _fill_codes(kind: str, rows: int, columns: int, rng: np.random.Generator, tiles: NDArray[np.uint8]) -> Array:
+def _fill_codes(
+    kind: str, rows: int, columns: int, rng: np.random.Generator, tiles: NDArray[np.uint8], code: int | None
+) -> Array:
     """Whole groups of random codes; a last group that is not whole ends in columns that x has as zeros."""
-    groups = -(-columns // GROUP)
-    scales = rng.uniform(-0.1, 0.1, (rows, groups)).astype(np.float16)
-    minima = rng.uniform(-1, 1, (rows, groups)).astype(np.float16)
-    pack_headers(scales, 0, tiles)
-    if kind == "q8":
-        codes = rng.integers(0, 256, (rows, groups * GROUP)).astype(np.uint8)
-        pack_bytes(codes, groups, GROUP, 0, np.uint32(0), 64, tiles)
-        values = (codes.astype(np.float32) - 128) * np.repeat(scales, GROUP, 1)
-        return np.asarray(values[:, :columns], np.float32)
-    codes = rng.integers(0, 16, (rows, groups, 2, GROUP // 2)).astype(np.uint8)
-    raw = (codes[:, :, 0] | codes[:, :, 1] << 4).reshape(rows, -1)
-    pack_split_nibbles(raw, groups, GROUP // 2, 0, 64 if kind == "q4" else 128, tiles)
-    signed = codes.reshape(rows, -1).astype(np.float32) - (8 if kind == "q4" else 0)
-    values = signed * np.repeat(scales, GROUP, 1)
-    if kind == "q4m":
-        pack_headers(minima, 64, tiles)
-        values += np.repeat(minima, GROUP, 1)
+    layout, width = CODES[kind], -(-columns // GROUP) * GROUP
+    codes = rng.integers(0, 2 ** (layout.low + layout.high), (rows, width)).astype(np.uint8)
+    if code is not None:
+        codes[:] = code
+    pack_codes(codes, layout, tiles)
+    scales = rng.uniform(-0.1, 0.1, (rows, width // layout.columns)).astype(np.float32)
+    bits = (scales.view(np.uint32) >> 16).astype(np.uint16) if layout.bfloat else scales.astype(np.float16)
+    pack_headers(bits, 0, tiles, layout.columns)
+    scales = (bits.astype(np.uint32) << 16).view(np.float32) if layout.bfloat else bits.astype(np.float32)
+    signed = (np.array(layout.unsigned) - layout.offset).astype(np.float32)[codes]
+    values = signed * np.repeat(scales, layout.columns, 1)
+    if layout.minima:
+        minima = rng.uniform(-1, 1, scales.shape).astype(np.float16)
+        pack_headers(minima, layout.minima_at, tiles, layout.columns)
+        values += np.repeat(minima, layout.columns, 1)
     return np.asarray(values[:, :columns], np.float32)
 
 
