@@ -43,13 +43,13 @@ def unpack(kind: str, tiles: Array, rows: int, columns: int) -> Array:
         bits = np.ascontiguousarray(tiles).view({"f32": np.float32, "f16": np.float16, "bf16": np.uint16}[kind])
         values = (bits.astype(np.uint32) << 16).view(np.float32) if kind == "bf16" else bits.astype(np.float32)
         return _by_rows(values.reshape(count, spans, SPAN, ROWS, 1))[:rows, :columns]
-    stored = _plane(tiles[:, :, codes.low_at : codes.high_at], codes.low)
+    stored = _plane(tiles[:, :, codes.low_at :], codes.low)
     if codes.high:
-        stored = stored | _plane(tiles[:, :, codes.high_at :], codes.high) << codes.low
+        stored = stored | _plane(tiles[:, :, codes.high_at : codes.low_at], codes.high) << codes.low
     signed = (np.array(codes.unsigned) - codes.offset).astype(np.float32)[_by_rows(stored)]
     values = signed * _headers(tiles[:, :, : codes.minima_at], codes)
     if codes.minima:
-        values += _headers(tiles[:, :, codes.minima_at : codes.low_at], codes)
+        values += _headers(tiles[:, :, codes.minima_at : codes.high_at], codes)
     return np.asarray(values[:rows, :columns], np.float32)
 
 
