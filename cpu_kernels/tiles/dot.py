@@ -127,12 +127,8 @@ def _sums_by_part(e: Emit, codes: Codes, inputs: list[Value], sums: list[Value])
     """Per scale of a group and token, the sum of the activations' codes, of which records hold only the group's."""
     if parts(codes) == 1:
         return [sums]
-    first = [_sum_16(e, x) for x in inputs]
+    first = [e.sum_bytes(x) for x in inputs]
     return [first, [e.b.sub(total, low) for total, low in zip(sums, first, strict=True)]]
-
-
-def _sum_16(e: Emit, x: Value) -> Value:
-    return e.reduce(e.b.sext(e.load(ir.VectorType(i8, 16), x, 0, 16), i32x16), e.b.add)
 
 
 def _dots(e: Emit, codes: Codes, tile: Value, inputs: list[Value], place: int, sums: list[Value]) -> list[Value]:
