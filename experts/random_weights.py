@@ -8,7 +8,8 @@ from gguf import quants
 from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 
-from ..cpu_kernels.layout import KINDS, ROWS, SPAN, packed_bytes, padded, padded_rows, record_bytes
+from ..cpu_kernels.layout import GROUP, KINDS, ROWS, SPAN, packed_bytes, padded, padded_rows, record_bytes
+from ..cpu_kernels.packing import pack_codes, pack_headers
 from .codes import pack_rows
 from .formats import FORMATS, Floats
 from .memory import arena
@@ -118,14 +119,19 @@ def _fill(shape: MoeShape, name: str, expert: int, part: str, out: Bytes) -> Non
 
 
 def fill_anyhow(kind: str, rows: int, columns: int, out: Bytes) -> None:
-    """Numbers that no kernel is slow with: normal floats, or blocks of bytes whose scales are small and finite."""
-    name, row = next((name, row) for name, row in FORMATS.items() if row.packed == kind)
-    random = np.random.default_rng(0)
-    if KINDS[kind].quantised:
-        raw = random.integers(0, 60, (rows, columns // row.block * row.block_bytes), np.uint8)
-    else:
-        raw = encode(name, random.standard_normal((rows, columns), np.float32))
-    pack_rows(name, raw, columns, _tiles(kind, rows, columns, out))
+    """Numbers that no kernel is slow with: normal floats, or any codes with small scales and minima."""
+    tiles, random, codes = _tiles(kind, rows, columns, out), np.random.default_rng(0), KINDS[kind].codes
+    if codes is None:
+        name = next(name for name, row in FORMATS.items() if row.packed == kind)
+        pack_rows(name, encode(name, random.standard_normal((rows, columns), np.float32)), columns, tiles)
+        return
+    width = -(-columns // GROUP) * GROUP
+    pack_codes(random.integers(0, 2 ** (codes.low + codes.high), (rows, width), np.uint8), codes, tiles)
+    small = np.full((rows, width // codes.columns), 2.0**-7, np.float32)
+    scales = (small.view(np.uint32) >> 16).astype(np.uint16) if codes.bfloat else small.astype(np.float16)
+    pack_headers(scales, 0, tiles, codes.columns)
+    if codes.minima:
+        pack_headers(small.astype(np.float16), codes.minima_at, tiles, codes.columns)
 
 
 def _tiles(kind: str, rows: int, columns: int, out: Bytes) -> Bytes:

@@ -28,6 +28,9 @@ ERRORS = {
     "Q5_1": (0.02, 0.12),
     "Q4_0": (0.05, 0.25),
     "Q4_1": (0.05, 0.25),
+    "MXFP4": (0.05, 0.25),
+    "TQ1_0": (0.5, 1.1),  # -1, 0, 1 times the largest: most normal weights become 0
+    "TQ2_0": (0.5, 1.1),
 }
 
 
@@ -47,7 +50,7 @@ def test_every_format_that_can_be_written_is_measured() -> None:
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_the_error_is_that_of_the_format(name: str) -> None:
-    (row,) = run(format=name)
+    (row,) = run(format=name, shape=SHAPE if FORMATS[name].block <= 32 else MoeShape(5, 2, 256, 256))
     low, high = ERRORS[name]
     assert low <= row.error <= high
 
