@@ -5,13 +5,10 @@ the text is the dense model's. The routers are fitted to the states that a bundl
 experts as unevenly as in trained models.
 """
 
-import fcntl
 import importlib.resources
 import importlib.util
-import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +16,7 @@ from numpy.typing import NDArray
 
 from .checkpoint import open_checkpoint
 from .errors import ModelError
+from .files import locked, replacing
 from .model import Model, open_model
 from .progress import Progress
 from .reference import Array, ReferenceDecoder
@@ -66,7 +64,7 @@ def build_demo(cache_folder: Path, progress: Progress, tokenise: Tokenise, sourc
     try:
         if not _is_intact(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(target.with_suffix(".lock"), progress):
+            with locked(target.with_suffix(".lock"), lambda: progress("waiting for another build", 0, 1)):
                 if not _is_intact(target):  # another process may have built it meanwhile
                     _build(dense, target, progress, tokenise)
     except OSError as error:
@@ -98,18 +96,6 @@ def _is_intact(target: Path) -> bool:
         return False
 
 
-@contextmanager
-def _locked(lock: Path, progress: Progress) -> Iterator[None]:
-    """Holds the lock file; the system frees it when the process ends, however it ends."""
-    with lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress("waiting for another build", 0, 1)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _build(dense: Model, target: Path, progress: Progress, tokenise: Tokenise) -> None:
     routers = _fit_routers(dense, progress, tokenise)
     name = f"SmolLM2-135M-Instruct upcycled to {NUM_EXPERTS} experts"
@@ -118,23 +104,10 @@ def _build(dense: Model, target: Path, progress: Progress, tokenise: Tokenise) -
     if free < upcycling.nbytes:
         raise OSError(f"it needs {upcycling.nbytes >> 20} MiB of disk, {free >> 20} MiB are free")
     _seal(target).unlink(missing_ok=True)
-    with _replacing(target) as part:
+    with replacing(target) as part:
         upcycling.write(part, lambda done, total: progress("writing the experts", done, total))
-    with _replacing(_seal(target)) as part:
+    with replacing(_seal(target)) as part:
         part.write_text(open_checkpoint(target).fingerprint)
-
-
-@contextmanager
-def _replacing(target: Path) -> Iterator[Path]:
-    """A path to write to that takes the target's name only when all of it is on the disk."""
-    part = target.with_name(target.name + ".part")
-    try:
-        yield part
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _fit_routers(dense: Model, progress: Progress, tokenise: Tokenise) -> list[NDArray[np.float32]]:
