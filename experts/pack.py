@@ -1,7 +1,7 @@
 """Packing a model: every matrix once from the mapped checkpoint into the runtime layout, in one arena of RAM."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -13,11 +13,12 @@ from .checkpoint import release
 from .checkpoint.base import RawTensor
 from .codes import pack_rows
 from .errors import UnsupportedModelError
-from .formats import format_of
+from .formats import FORMATS, format_of
 from .memory import arena
 from .model import Model
 from .progress import Progress
 
+VECTOR = "vector"
 _SLAB = 1 << 20  # elements unpacked at a time: bounds the temporary memory
 
 
@@ -47,9 +48,34 @@ class PackedMatrix:
         return packed_bytes(self.kind, self.rows, self.columns)
 
 
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a tensor lies in the arena: a matrix of `kind`, or a vector of `columns` float32 (kind "vector").
+
+    expert: of a bank; None for a matrix of its own. format: the checkpoint's.
+    """
+
+    role: str
+    expert: int | None
+    format: str
+    kind: str
+    rows: int
+    columns: int
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        if self.kind == VECTOR:
+            return 4 * padded(self.columns)
+        return packed_bytes(self.kind, self.rows, self.columns)
+
+
 @dataclass(slots=True)
 class PackedWeights:
-    """matrices by role, banks (a matrix per expert) by role, vectors float32 padded with zeros to whole spans."""
+    """matrices by role, banks (a matrix per expert) by role, vectors float32 padded with zeros to whole spans.
+
+    All of them lie in the arena.
+    """
 
     arena: NDArray[np.uint8]
     matrices: dict[str, PackedMatrix] = field(default_factory=dict)
@@ -57,65 +83,78 @@ class PackedWeights:
     vectors: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     reencoded: Counter[str] = field(default_factory=Counter)  # format -> matrices that changed their numbers
 
+    @classmethod
+    def of(cls, slots: Sequence[Slot], arena: NDArray[np.uint8]) -> "PackedWeights":
+        """The weights that lie, or will lie, in an arena by `slots`."""
+        weights = cls(arena)
+        for slot in slots:
+            if slot.kind == VECTOR:
+                weights.vectors[slot.role] = arena[slot.offset : slot.offset + slot.nbytes].view(np.float32)
+                continue
+            matrix = PackedMatrix(slot.kind, slot.rows, slot.columns, arena.ctypes.data + slot.offset)
+            if slot.expert is None:
+                weights.matrices[slot.role] = matrix
+            else:
+                weights.banks.setdefault(slot.role, []).append(matrix)
+            if not FORMATS[slot.format].exact:
+                weights.reencoded[slot.format] += 1
+        if "head" not in weights.matrices:
+            weights.matrices["head"] = weights.matrices["embed"]
+        return weights
+
     @property
     def nbytes(self) -> int:
         return self.arena.nbytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    role: str
-    expert: int | None
-    stored: RawTensor
-    offset: int
-
-
 def packed_size(model: Model) -> int:
-    """Bytes that `pack` will allocate, computed from shapes alone.
+    """Bytes that `pack` will allocate, computed from shapes alone. Raises as `slots_of`."""
+    return arena_bytes(slots_of(model))
 
-    Raises UnsupportedModelError, as `pack` does, where the experts of a layer differ in their packed kind.
+
+def arena_bytes(slots: Sequence[Slot]) -> int:
+    """Size of the arena that `slots` lie in."""
+    return slots[-1].offset + slots[-1].nbytes
+
+
+def slots_of(model: Model) -> list[Slot]:
+    """The slots of all tensors, one after the other. No weight is read.
+
+    Raises UnsupportedModelError where the experts of a layer differ in their packed kind.
     """
-    return sum(_size(tensor) for _, _, tensor in _matrices(model))
+    slots, offset = [], 0
+    for role, expert, tensor in _tensors(model):
+        rows, columns = tensor.shape if len(tensor.shape) > 1 else (1, tensor.shape[0])
+        kind = format_of(tensor).packed if len(tensor.shape) > 1 else VECTOR
+        slots.append(Slot(role, expert, tensor.format, kind, rows, columns, offset))
+        offset += slots[-1].nbytes
+    return slots
 
 
 def pack(model: Model, threads: int = 1, progress: Progress | None = None) -> PackedWeights:
     """Pack all weights of `model`. Peak memory is the packed size plus a few MiB per thread."""
-    tasks, size = [], 0
-    for role, expert, tensor in _matrices(model):
-        tasks.append(_Task(role, expert, tensor, size))
-        size += _size(tensor)
-    packed = PackedWeights(arena(size))
-    for role in model.weights.roles:
-        if _is_vector(model, role):
-            values = model.weights.dense(role)
-            packed.vectors[role] = np.zeros(padded(values.size), np.float32)
-            packed.vectors[role][: values.size] = values
-    done = 0
+    slots = slots_of(model)
+    size = arena_bytes(slots)
+    packed = PackedWeights.of(slots, arena(size))
     with ThreadPoolExecutor(threads) as pool:
-        for task, matrix in zip(tasks, pool.map(lambda task: _pack_one(model, task, packed.arena), tasks), strict=True):
-            _file(packed, task, matrix)
-            done += matrix.nbytes
+        pieces = pool.map(lambda slot: _pack_one(model, slot, packed.arena), slots)
+        for slot, _ in zip(slots, pieces, strict=True):
             if progress:
-                progress("packing weights", done, size)
-    if "head" not in packed.matrices:
-        packed.matrices["head"] = packed.matrices["embed"]
+                progress("packing weights", slot.offset + slot.nbytes, size)
     return packed
 
 
-def _is_vector(model: Model, role: str) -> bool:
-    return len(model.weights.shape(role)) == 1
-
-
-def _matrices(model: Model) -> Iterator[tuple[str, int | None, RawTensor]]:
-    """Role, expert and the tensor as it lies in the file; no weight is read."""
-    for role in model.weights.roles:
-        shape = model.weights.shape(role)
+def _tensors(model: Model) -> Iterator[tuple[str, int | None, RawTensor]]:
+    """Role, expert and the tensor as it lies in the file."""
+    weights = model.weights
+    for role in weights.roles:
+        shape = weights.shape(role)
         if len(shape) == 3:
-            experts = [model.weights.expert(role, expert) for expert in range(shape[0])]
+            experts = [weights.expert(role, expert) for expert in range(shape[0])]
             _check_one_kind(role, experts)
             yield from ((role, expert, tensor) for expert, tensor in enumerate(experts))
-        elif len(shape) == 2 and not (role == "head" and model.weights.head_is_embedding):
-            yield role, None, model.weights.stored(role)
+        elif not (role == "head" and weights.head_is_embedding):
+            yield role, None, weights.stored(role)
 
 
 def _check_one_kind(role: str, experts: list[RawTensor]) -> None:
@@ -128,33 +167,21 @@ def _check_one_kind(role: str, experts: list[RawTensor]) -> None:
         )
 
 
-def _size(tensor: RawTensor) -> int:
-    rows, columns = tensor.shape
-    return packed_bytes(format_of(tensor).packed, rows, columns)
-
-
-def _file(packed: PackedWeights, task: _Task, matrix: PackedMatrix) -> None:
-    if task.expert is None:
-        packed.matrices[task.role] = matrix
-    else:
-        packed.banks.setdefault(task.role, []).append(matrix)
-    if not format_of(task.stored).exact:
-        packed.reencoded[task.stored.format] += 1
-
-
-def _pack_one(model: Model, task: _Task, arena: NDArray[np.uint8]) -> PackedMatrix:
+def _pack_one(model: Model, slot: Slot, arena: NDArray[np.uint8]) -> None:
+    if slot.kind == VECTOR:
+        values = model.weights.dense(slot.role)
+        arena[slot.offset : slot.offset + values.nbytes].view(np.float32)[:] = values
+        return
+    weights = model.weights
     # Only here, since rows of q and k that are put in order are a copy, which lives no longer than this.
-    tensor = model.weights.tensor(task.role) if task.expert is None else task.stored
-    rows, columns = tensor.shape
-    kind = format_of(tensor).packed
-    spans, span_bytes = padded(columns) // SPAN, KINDS[kind].span_bytes
+    tensor = weights.tensor(slot.role) if slot.expert is None else weights.expert(slot.role, slot.expert)
+    spans, span_bytes = padded(slot.columns) // SPAN, KINDS[slot.kind].span_bytes
     tile_bytes = spans * span_bytes
-    slab = max(2 * ROWS, _SLAB // padded(columns) // (2 * ROWS) * (2 * ROWS))
-    for first in range(0, rows, slab):
+    slab = max(2 * ROWS, _SLAB // padded(slot.columns) // (2 * ROWS) * (2 * ROWS))
+    for first in range(0, slot.rows, slab):
         raw = tensor.data[first : first + slab]
-        start = task.offset + first // ROWS * tile_bytes
+        start = slot.offset + first // ROWS * tile_bytes
         tiles = padded_rows(len(raw)) // ROWS
         out = arena[start : start + tiles * tile_bytes].reshape(tiles, spans, span_bytes)
-        pack_rows(tensor.format, np.ascontiguousarray(raw), columns, out)
+        pack_rows(tensor.format, np.ascontiguousarray(raw), slot.columns, out)
         release(replace(tensor, data=raw))  # mapped pages count as resident
-    return PackedMatrix(kind, rows, columns, arena.ctypes.data + task.offset)

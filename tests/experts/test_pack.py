@@ -59,7 +59,8 @@ def test_the_size_is_known_before(name: str, tmp_path: Path) -> None:
     model = open_model(path)
     weights = pack(model)
     matrices = [*weights.matrices.values(), *(matrix for bank in weights.banks.values() for matrix in bank)]
-    assert packed_size(model) == weights.nbytes == sum(matrix.nbytes for matrix in matrices)
+    parts = [*matrices, *weights.vectors.values()]
+    assert packed_size(model) == weights.nbytes == sum(part.nbytes for part in parts)
     assert len({matrix.address for matrix in matrices}) == len(matrices)
 
 
@@ -69,6 +70,7 @@ def test_a_tied_head_is_the_embedding_once(tmp_path: Path) -> None:
     weights = pack(model)
     assert weights.matrices["head"] is weights.matrices["embed"]
     untied = sum(matrix.nbytes for role, matrix in weights.matrices.items() if role != "head")
+    untied += sum(vector.nbytes for vector in weights.vectors.values())
     assert weights.nbytes == packed_size(model) == untied
 
 
