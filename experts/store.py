@@ -1,0 +1,235 @@
+"""The packed store: a file for each model with its packed weights, read back by later starts instead of packing again.
+
+    magic, version, fingerprint, layout, size   64 + 24 bytes: what the file is, and of what
+    checksums                                   crc32 of each chunk, uint32
+    checksum of all that                        uint32; then zeros up to a page
+    arena                                       as it lies in memory, to the end of the file
+
+The table of matrices is not read from the file: it follows from the model, and `layout` is a digest of it, of the
+model's spec and of the sources that pack. So a file either fits this model and this version exactly, or it is packed
+again.
+
+The arena is read into memory, not mapped: it gets huge pages there, which file mappings do not on most systems, and a
+file that is cut short or replaced later cannot hurt a daemon that serves.
+"""
+
+import hashlib
+import os
+import shutil
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cpu_kernels import layout, packing
+from .files import locked, replacing
+from .memory import arena
+from .model import Model
+from .pack import PackedWeights, Progress, Slot, arena_bytes, pack, slots_of
+
+Note = Callable[[str, str], None]
+
+MAGIC = b"ISOTHERM"
+VERSION = 1  # of this file's format
+CHUNK = 1 << 22  # bytes that are read, written and checked at a time
+PAGE = 4096
+SPARE = 0.05  # share of the disk that stores leave free
+_HEAD = struct.Struct("<8sQ32s32sQ")
+
+
+class StoreError(Exception):
+    """A store that cannot be used, or not be written; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedStore:
+    """The store of one model below `folder`. Files of other models there may be removed to make room."""
+
+    folder: Path
+    model: Model
+
+    @property
+    def path(self) -> Path:
+        """One file for each checkpoint, so that a store of another version is replaced."""
+        return self.folder / f"{self.model.checkpoint.fingerprint[:32]}.packed"
+
+    def load(self, threads: int = 1, progress: Progress | None = None) -> PackedWeights:
+        """The weights as they were saved; the checkpoint's are not read.
+
+        Raises StoreError for a file that is damaged or not of this model and version, OSError where it cannot be read.
+        """
+        slots = slots_of(self.model)
+        size = arena_bytes(slots)
+        with self.path.open("rb", buffering=0) as file:
+            sums = _read_head(file, _head(self.model, slots))
+            memory = arena(size)
+            base = _arena_at(len(sums))
+
+            def read(number: int) -> int:
+                chunk = _chunk(memory, number)
+                if not _fill(file, chunk, base + number * CHUNK):
+                    raise StoreError("it is cut short")
+                if zlib.crc32(chunk) != sums[number]:
+                    raise StoreError(f"the checksum of its chunk {number} is wrong")
+                return chunk.nbytes
+
+            _for_chunks(read, size, threads, partial(progress, "reading packed weights") if progress else None)
+        with suppress(OSError):  # the time of the last use only says which file to remove first, if that may be done
+            os.utime(self.path)
+        return PackedWeights.of(slots, memory)
+
+    def save(self, weights: PackedWeights, threads: int = 1, progress: Progress | None = None) -> None:
+        """Write the weights to the disk. Until all of it is there the file has another name.
+
+        Raises StoreError where another process is writing it or the disk is too full, OSError where it cannot be
+        written.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with locked(self.path.with_suffix(".lock")) as held:
+            if not held:
+                raise StoreError("another process is writing it")
+            self._make_room(weights.nbytes)
+            with replacing(self.path) as part, part.open("wb", buffering=0) as file:
+                self._write(file, weights.arena, threads, progress)
+
+    def _write(self, file: BinaryIO, memory: NDArray[np.uint8], threads: int, progress: Progress | None) -> None:
+        sums = np.zeros(_chunks(memory.nbytes), "<u4")
+        base = _arena_at(len(sums))
+
+        def write(number: int) -> int:
+            chunk = _chunk(memory, number)
+            sums[number] = zlib.crc32(chunk)
+            _put(file, chunk, base + number * CHUNK)
+            return chunk.nbytes
+
+        _for_chunks(write, memory.nbytes, threads, partial(progress, "storing packed weights") if progress else None)
+        head = _head(self.model, slots_of(self.model)) + sums.tobytes()
+        _put(file, head + zlib.crc32(head).to_bytes(4, "little"), 0)
+
+    def _make_room(self, needed: int) -> None:
+        """Remove what killed writers left, then stores of other models, those first that were not used for longest."""
+        for part in self.folder.glob("*.packed.part"):
+            with locked(part.with_suffix("").with_suffix(".lock")) as held:
+                if held or part.with_suffix("") == self.path:
+                    part.unlink(missing_ok=True)
+        others = sorted(set(self.folder.glob("*.packed")) - {self.path}, key=lambda path: path.stat().st_mtime)
+        while (lacking := _lacking(self.folder, needed)) > 0:
+            if not others:
+                raise StoreError(f"the disk needs {lacking >> 20} MiB more of free space")
+            others.pop(0).unlink(missing_ok=True)
+
+
+def stored_weights(
+    model: Model, folder: Path, threads: int = 1, progress: Progress | None = None, note: Note | None = None
+) -> PackedWeights:
+    """The packed weights of `model`: read from its store below `folder`, else packed and stored there.
+
+    A store that cannot be read or written is no error: `note(name, detail)` is told, and the weights are packed.
+    """
+    store = PackedStore(folder, model)
+    weights = None
+    try:
+        weights = store.load(threads, progress)
+    except FileNotFoundError:
+        pass  # the first start
+    except (StoreError, OSError) as error:
+        if note:
+            note("packed_store_rejected", f"{store.path}: {error}; the weights are packed again")
+    # Outside of the handler, for it holds on to the memory of the attempt.
+    if weights is None:
+        weights = pack(model, threads, progress)
+        try:
+            store.save(weights, threads, progress)
+        except (StoreError, OSError) as error:
+            if note:
+                note("packed_store_not_written", f"{store.path}: {error}; a later start packs the weights again")
+    return weights
+
+
+def _head(model: Model, slots: Sequence[Slot]) -> bytes:
+    digest = hashlib.sha256(f"{model.spec}{slots}".encode())
+    for source in _sources():
+        digest.update(source.read_bytes())
+    return _HEAD.pack(MAGIC, VERSION, bytes.fromhex(model.checkpoint.fingerprint), digest.digest(), arena_bytes(slots))
+
+
+def _sources() -> list[Path]:
+    """The files that decide what the packed bytes are; others beside them do no harm."""
+    own = sorted(Path(__file__).parent.rglob("*.py"))
+    return [*own, *(Path(module.__file__) for module in (layout, packing) if module.__file__)]
+
+
+def _read_head(file: BinaryIO, expected: bytes) -> NDArray[np.uint32]:
+    """The checksums of the chunks, once the head is as it should be."""
+    magic, version, fingerprint, digest, size = _HEAD.unpack(expected)
+    head = memoryview(bytearray(_arena_at(_chunks(size))))
+    if not _fill(file, head, 0):
+        raise StoreError("it is cut short")
+    found = _HEAD.unpack(head[: _HEAD.size])
+    if found[0] != magic:
+        raise StoreError("it is not a packed store")
+    if found[2] != fingerprint:
+        raise StoreError("it was packed from another checkpoint")
+    if found[1] != version or found[3] != digest:
+        raise StoreError("it was packed by another version")
+    if found[4] != size or os.fstat(file.fileno()).st_size != len(head) + size:
+        raise StoreError("its size is wrong")
+    end = _HEAD.size + 4 * _chunks(size)
+    if zlib.crc32(head[:end]) != int.from_bytes(head[end : end + 4], "little"):
+        raise StoreError("the checksum of its head is wrong")
+    return np.frombuffer(head[_HEAD.size : end], "<u4")
+
+
+def _chunks(size: int) -> int:
+    return -(-size // CHUNK)
+
+
+def _chunk(memory: NDArray[np.uint8], number: int) -> memoryview:
+    return memory.data[number * CHUNK : (number + 1) * CHUNK]
+
+
+def _arena_at(chunks: int) -> int:
+    """Where the arena begins in a file of so many chunks."""
+    return -(-(_HEAD.size + 4 * chunks + 4) // PAGE) * PAGE
+
+
+def _for_chunks(
+    work: Callable[[int], int], size: int, threads: int, progress: Callable[[int, int], None] | None
+) -> None:
+    done = 0
+    with ThreadPoolExecutor(threads) as pool:
+        for nbytes in pool.map(work, range(_chunks(size))):
+            done += nbytes
+            if progress:
+                progress(done, size)
+
+
+def _fill(file: BinaryIO, target: memoryview, offset: int) -> bool:
+    """Read from `offset` until `target` is full; whether the file was long enough."""
+    done = 0
+    while done < target.nbytes:
+        count = os.preadv(file.fileno(), [target[done:]], offset + done)
+        if count == 0:
+            return False
+        done += count
+    return True
+
+
+def _put(file: BinaryIO, source: bytes | memoryview, offset: int) -> None:
+    done = 0
+    while done < len(source):
+        done += os.pwrite(file.fileno(), source[done:], offset + done)
+
+
+def _lacking(folder: Path, needed: int) -> int:
+    """Bytes that the disk lacks to hold so many more and still leave some free."""
+    disk = shutil.disk_usage(folder)
+    return needed + int(disk.total * SPARE) - disk.free
