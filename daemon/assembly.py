@@ -26,8 +26,8 @@ from .inbox import QueueLimits
 from .kv_cache import BlockPool
 from .machine import default_threads, free_memory
 from .memory import GIB, Demand, plan_blocks
-from .paths import cache_folder
-from .runner import DecoderRunner, kv_block_bytes, load_runner
+from .paths import cache_folder, packed_folder
+from .runner import DecoderRunner, kv_block_bytes, load_runner, load_weights
 from .scheduler import Scheduler
 from .throughput import Throughput
 from .tokenizer import Tokenizer
@@ -161,6 +161,8 @@ def assemble(config: Config, progress: Progress) -> Assembly:
     events = EventLog()
     _tell_fallbacks(tokenizer, events)
     threads = config.threads or default_threads()
+    store = packed_folder() if config.pack_cache else None
+    weights = load_weights(model, threads=threads, store=store, progress=progress, events=events)
     runner = load_runner(
         model,
         threads=threads,
@@ -169,8 +171,8 @@ def assemble(config: Config, progress: Progress) -> Assembly:
         max_step_tokens=config.max_step_tokens,
         max_running=config.max_running,
         kv_half=config.kv_half,
+        weights=weights,
         progress=progress,
-        events=events,
     )
     limits = QueueLimits(max_queued=config.max_queued, max_queued_tokens=config.max_queued_tokens)
     return Assembly(

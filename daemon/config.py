@@ -22,7 +22,8 @@ class Config:
 
     model: a .gguf file or a safetensors folder; None is the embedded demo model. threads: None is one per physical
     core. context: tokens of prompt and answer together; None is the model's own, at most `max_default_context`.
-    kv_gib: memory of the KV cache; None is decided by `memory.plan_blocks`. The rest has no flag:
+    kv_gib: memory of the KV cache; None is decided by `memory.plan_blocks`. pack_cache: whether packed weights are kept
+    on the disk for the next start. The rest has no flag:
     max_step_tokens bounds a step of the model, step_target_s is how long one with running streams should take,
     max_queued_tokens bounds the prompts that wait, drain_s is what open requests get when the daemon is told to stop.
     """
@@ -36,6 +37,7 @@ class Config:
     max_running: int = 64
     max_queued: int = 256
     kv_format: KvFormat = "f16"
+    pack_cache: bool = True
     api_key_file: Path | None = None
     log_level: LogLevel = "info"
     max_default_context: int = 32768

@@ -10,8 +10,13 @@ def _base(variable: str, fallback: str) -> Path:
 
 
 def cache_folder() -> Path:
-    """What can be built again: the demo model."""
+    """What can be built again: the demo model, packed weights."""
     return _base("XDG_CACHE_HOME", ".cache") / "isotherm"
+
+
+def packed_folder() -> Path:
+    """The packed weights of models that were served."""
+    return cache_folder() / "packed"
 
 
 def state_folder() -> Path:

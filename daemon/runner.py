@@ -1,6 +1,7 @@
 """The runner on the CPU: lays a StepPlan out in the arrays that the recorded program reads, and runs the program."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +17,11 @@ from ..experts.pack import PackedWeights, pack
 from ..experts.progress import Progress
 from ..experts.spec import ModelSpec
 from ..experts.step_inputs import StepInputs, StepLimits
+from ..experts.store import stored_weights
 from .events import EventLog
 from .step import Chunk, StepPlan
 
-__all__ = ["DecoderRunner", "kv_block_bytes", "load_runner"]
+__all__ = ["DecoderRunner", "kv_block_bytes", "load_runner", "load_weights"]
 
 
 class DecoderRunner:
@@ -110,6 +112,29 @@ class DecoderRunner:
         inputs.slots[here] = table[positions // KV_BLOCK] * KV_BLOCK + positions % KV_BLOCK
 
 
+def load_weights(
+    model: Model,
+    *,
+    threads: int,
+    store: Path | None = None,
+    progress: Progress | None = None,
+    events: EventLog | None = None,
+) -> PackedWeights:
+    """The packed weights of a model, from its store below the folder `store` if there is one.
+
+    Raises ModelError for what cannot be run.
+    """
+    check_spec(model.spec)
+    if store is None:
+        weights = pack(model, threads, progress)
+    else:
+        weights = stored_weights(model, store, threads, progress, events.record if events else None)
+    if events:
+        for name, count in weights.reencoded.items():
+            events.record("weights_reencoded", f"{count} matrices of format {name} re-encoded to a packed kind")
+    return weights
+
+
 def load_runner(
     model: Model,
     *,
@@ -119,15 +144,14 @@ def load_runner(
     max_step_tokens: int = 512,
     max_running: int = 64,
     kv_half: bool = True,
+    weights: PackedWeights | None = None,
     progress: Progress | None = None,
-    events: EventLog | None = None,
 ) -> DecoderRunner:
-    """Pack a model's weights and record its program. Raises ModelError for what cannot be run."""
-    check_spec(model.spec)
-    weights = pack(model, threads, progress)
-    if events:
-        for name, count in weights.reencoded.items():
-            events.record("weights_reencoded", f"{count} matrices of format {name} re-encoded to a packed kind")
+    """Record a model's program over its packed weights. Raises ModelError for what cannot be run.
+
+    weights: what `load_weights` gave; without them they are packed now.
+    """
+    weights = weights or load_weights(model, threads=threads, progress=progress)
     limits = StepLimits(max_step_tokens, max_running, -(-max_context // KV_BLOCK))
     cache = KvStore(model.spec, num_blocks, kv_half)
     if progress:

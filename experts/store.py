@@ -33,7 +33,8 @@ from ..cpu_kernels import layout, packing
 from .files import locked, replacing
 from .memory import arena
 from .model import Model
-from .pack import PackedWeights, Progress, Slot, arena_bytes, pack, slots_of
+from .pack import PackedWeights, Slot, arena_bytes, pack, slots_of
+from .progress import Progress
 
 Note = Callable[[str, str], None]
 

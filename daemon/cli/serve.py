@@ -53,6 +53,9 @@ Level = Annotated[
     str, typer.Option(help="The least grave that the log holds: debug, info, warning, error.", metavar="LEVEL")
 ]
 MaxQueued = Annotated[int, typer.Option(help="Requests that may wait; the next one is answered 429.")]
+NoPackCache = Annotated[
+    bool, typer.Option("--no-pack-cache", help="Pack the weights in memory at each start, and keep no file of them.")
+]
 Keys = Annotated[
     Path | None,
     typer.Option(help="Ask for an API key: a file of accepted ones, one a line.", show_default="no key is asked for"),
@@ -69,6 +72,7 @@ def serve(
     max_running: Annotated[int, typer.Option(help="Requests in one step of the model.")] = _DEFAULT.max_running,
     max_queued: MaxQueued = _DEFAULT.max_queued,
     kv_format: Annotated[str, typer.Option(help="Numbers of the KV cache.", metavar="f16|f32")] = _DEFAULT.kv_format,
+    no_pack_cache: NoPackCache = not _DEFAULT.pack_cache,
     api_key_file: Keys = _DEFAULT.api_key_file,
     background: Annotated[bool, typer.Option("--background", help="Return as soon as the daemon is ready.")] = False,
     log_level: Level = _DEFAULT.log_level,
@@ -94,6 +98,7 @@ def serve(
             max_running=max_running,
             max_queued=max_queued,
             kv_format=cast(KvFormat, kv_format),  # the config checks it, in better words than the parser's
+            pack_cache=not no_pack_cache,
             api_key_file=api_key_file,
             log_level=cast(LogLevel, log_level),
         )

