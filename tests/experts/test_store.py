@@ -12,8 +12,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from isotherm.experts import mapped
 from isotherm.experts import store as store_module
 from isotherm.experts.formats import FORMATS
+from isotherm.experts.mapped import HUGE_PAGE
 from isotherm.experts.model import Model, open_model
 from isotherm.experts.pack import PackedMatrix, PackedWeights, pack
 from isotherm.experts.store import PackedStore, StoreError, stored_weights
@@ -63,9 +65,24 @@ def assert_same(got: PackedWeights, expected: PackedWeights) -> None:
     assert places(got) == places(expected)
 
 
+def map_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapped, "_PROBES", 0)  # no page is asked for its size
+
+
+def read_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "map_huge", lambda file, offset, size: None)
+
+
+WAYS = {"mapped": map_always, "read": read_always}
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("source", ["safetensors", "gguf"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_what_is_read_is_what_was_packed(architecture: str, source: str, tmp_path: Path) -> None:
+def test_what_is_read_is_what_was_packed(
+    architecture: str, source: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    WAYS[way](monkeypatch)
     path = tmp_path / ("tiny.gguf" if source == "gguf" else "tiny")
     (write_gguf if source == "gguf" else write_hf)(path, architecture)
     model = open_model(path)
@@ -98,10 +115,14 @@ def test_the_second_start_reads_no_weights_of_the_checkpoint(
     assert notes == more_notes == []
 
 
-def test_weights_in_use_do_not_depend_on_the_file(model: Model, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_weights_in_use_outlive_the_file(
+    way: str, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    WAYS[way](monkeypatch)
     start(model, tmp_path)
     weights, _ = start(model, tmp_path)
-    os.truncate(PackedStore(tmp_path, model).path, 0)
+    PackedStore(tmp_path, model).path.unlink()
     assert_same(weights, pack(model))
 
 
@@ -127,7 +148,7 @@ DAMAGES = {
     "layout": (flip(79), "it was packed by another version"),
     "size": (flip(80), "its size is wrong"),
     "a chunk's checksum": (flip(88), "the checksum of its head is wrong"),
-    "first byte of the arena": (flip(4096), "the checksum of its chunk 0 is wrong"),
+    "first byte of the arena": (flip(HUGE_PAGE), "the checksum of its chunk 0 is wrong"),
     "last byte of the arena": (flip(-1), r"the checksum of its chunk \d\d is wrong"),
     "a byte missing": (resize(-1), "its size is wrong"),
     "a byte too many": (resize(1), "its size is wrong"),
@@ -137,8 +158,12 @@ DAMAGES = {
 }
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_store_is_told_and_written_again(damage: str, model: Model, tmp_path: Path) -> None:
+def test_a_damaged_store_is_told_and_written_again(
+    damage: str, way: str, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    WAYS[way](monkeypatch)
     inflict, reason = DAMAGES[damage]
     expected, _ = start(model, tmp_path)
     path = PackedStore(tmp_path, model).path
@@ -157,10 +182,11 @@ def test_a_file_cut_while_it_is_read_is_told(model: Model, tmp_path: Path, monke
     store, read = PackedStore(tmp_path, model), os.preadv
 
     def cut_after_the_head(file: int, buffers: list[memoryview], offset: int) -> int:
-        if offset >= 4096:
-            os.truncate(store.path, 20_000)
+        if offset >= HUGE_PAGE:
+            os.truncate(store.path, HUGE_PAGE + 20_000)
         return read(file, buffers, offset)
 
+    read_always(monkeypatch)
     monkeypatch.setattr(os, "preadv", cut_after_the_head)
     with pytest.raises(StoreError, match="it is cut short"):
         store.load()
