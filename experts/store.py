@@ -10,7 +10,7 @@ model's spec and of the sources that pack. So a file either fits this model and 
 again.
 
 The arena is mapped where the system maps it in huge pages: it is there at once and takes no memory twice. From small
-pages decoding was measured an eighth slower, so there it is read into memory that has huge ones. A file that is
+pages decoding was measured 12 to 18 % slower, so there it is read into memory that has huge ones. A file that is
 replaced or removed lives on for those who have mapped it.
 """
 
