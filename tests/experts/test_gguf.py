@@ -9,7 +9,7 @@ from isotherm.experts.errors import CheckpointError, ModelError, UnsupportedMode
 from isotherm.experts.formats import format_of
 from support.gguf_bytes import ARRAY, SCALAR_CODES, STRING, U32, gguf_file, key, string, tensor
 
-F32, Q4_0, IQ4_XS = 0, 2, 23
+F32, Q4_0, F64 = 0, 2, 28
 ARCHITECTURE = key("general.architecture", STRING, "llama")
 FLOATS = np.arange(12, dtype=np.float32).reshape(3, 4)
 DATA = FLOATS.tobytes()
@@ -126,9 +126,9 @@ def test_random_damage_never_escapes_as_another_error(tmp_path):
 
 
 def test_unknown_format_is_refused_only_when_it_is_asked_for(tmp_path):
-    records = [tensor("known", (1, 256), IQ4_XS, 0), tensor("new", (1, 4), 4711, 160)]
-    checkpoint = open_checkpoint(write(tmp_path, gguf_file([ARCHITECTURE], records, bytes(256))))
-    with pytest.raises(UnsupportedModelError, match=r"model\.gguf: tensor 'known' has the format IQ4_XS.*use.*Q4_0"):
+    records = [tensor("known", (1, 32), F64, 0), tensor("new", (1, 4), 4711, 256)]
+    checkpoint = open_checkpoint(write(tmp_path, gguf_file([ARCHITECTURE], records, bytes(512))))
+    with pytest.raises(UnsupportedModelError, match=r"model\.gguf: tensor 'known' has the format F64.*use.*Q4_0"):
         format_of(checkpoint.tensors["known"])
     with pytest.raises(UnsupportedModelError, match=r"tensor 'new' has the format type 4711"):
         format_of(checkpoint.tensors["new"])
