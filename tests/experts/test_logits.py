@@ -125,8 +125,8 @@ def test_a_float16_cache_rounds_keys_and_values_only(architecture: str, tmp_path
 # layers, so sqrt(9) = 3 times one product's; a third more is left for the spread between models.
 GROWTH = 4
 # Against the definition only the order of float sums differs. Where that decides between two int8 codes, the rest of
-# the sequence differs by about 1 %. About one short sequence of four meets such a place, and a wrong kernel spares none:
-# so one of eight that is equal tells enough.
+# the sequence differs by about 1 %. About one short sequence of four meets such a place, and a wrong kernel spares
+# none: so one of eight that is equal tells enough.
 SAME = 2e-6
 SHORT_PROMPTS = [[int(token) for token in np.random.default_rng(n).integers(0, VOCAB_SIZE, 4 + n)] for n in range(8)]
 
