@@ -5,7 +5,6 @@ multiply-add per scale in column order (per column for float weights). So a resu
 share a call, nor on the register width.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -14,6 +13,7 @@ from ..layout import GROUP, KINDS, SPAN, Codes
 from ..simd import Emit, Value, f32, f32x16, i32, i64, micro_kernel
 from .avx2 import dots_by_pairs
 from .codes import minima, parts, scales, unsigned_codes
+from .floats import SpanBody, float_span
 
 BLOCK = 8  # most activation records per call of a product
 
@@ -53,7 +53,7 @@ def _some_records(
     """The tile times `tokens` records, whose addresses are at `table`."""
     records = [e.pointer(e.load(i64, table, 8 * t, 8)) for t in range(tokens)]
     codes, span_bytes = KINDS[kind].codes, KINDS[kind].span_bytes
-    body = _integer_span(codes) if codes else _float_span(kind)
+    body = _integer_span(codes) if codes else float_span(kind)
 
     def span(s: Value, totals: list[Value]) -> list[Value]:
         here = e.at(tile, e.b.mul(s, e.const(span_bytes)))
@@ -66,33 +66,7 @@ def _some_records(
         e.store(total, target, e.b.mul(out_stride, e.const(t)), 4)
 
 
-_SpanBody = Callable[[Emit, Value, list[Value], Value, Value, list[Value]], list[Value]]
-
-
-def _float_span(kind: str) -> _SpanBody:
-    """64 columns of float weights times float32 activations."""
-    step = KINDS[kind].span_bytes // SPAN
-
-    def column(e: Emit, tile: Value, inputs: list[Value], totals: list[Value], c: int) -> list[Value]:
-        load = {"f32": lambda p, o: e.load(f32x16, p, o, 4), "f16": e.load_half, "bf16": e.load_bfloat}[kind]
-        rows = load(tile, c * step)
-        return [e.fma(rows, e.splat(e.load(f32, x, 4 * c, 4)), t) for x, t in zip(inputs, totals, strict=True)]
-
-    def body(e: Emit, tile: Value, records: list[Value], s: Value, _: Value, totals: list[Value]) -> list[Value]:
-        def eight(i: Value, carried: list[Value]) -> list[Value]:
-            here = e.at(tile, e.b.mul(i, e.const(8 * step)))
-            first = e.b.add(e.b.mul(s, e.const(4 * SPAN)), e.b.mul(i, e.const(32)))
-            inputs = [e.at(x, first) for x in records]
-            for c in range(8):
-                carried = column(e, here, inputs, carried, c)
-            return carried
-
-        return e.loop(e.const(SPAN // 8), totals, eight)
-
-    return body
-
-
-def _integer_span(codes: Codes) -> _SpanBody:
+def _integer_span(codes: Codes) -> SpanBody:
     """Two groups of 32 columns: integer dot products, then scale (and minimum) by fused multiply-adds."""
 
     def group(e: Emit, tile: Value, records: list[Value], half: int, where: Value, totals: list[Value]) -> list[Value]:
