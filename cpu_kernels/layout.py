@@ -27,7 +27,8 @@ holds 2, 4 or 8 bits of a code, the high plane the 1 or 2 bits above them. (The 
 the low one it broke up the stream of lines, and one token ran at 23 instead of 31 GB/s.)
 
 Activations: per token one record. Plain: float32[columns]. Quantised ("q8 record"): int8 codes[columns], float32 scales
-[columns / 32], int32 sums of codes [columns / 32]. Columns are padded with zeros to whole spans.
+[columns / 64], then sums of codes as int32 [columns / 32] and [columns / 16], times the factors SUMS: so they stand
+ready for the offsets of q4 and q6. Columns are padded with zeros to whole spans.
 """
 
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from dataclasses import dataclass
 ROWS, GROUP, SPAN = 16, 32, 64
 QUERY_BLOCK = 8  # most tokens of one sequence in a query block of the attention
 KV_BLOCK = 16  # positions in a block of the KV cache
+SUMS = {32: -8, 16: -32}  # by the columns of a sum, what a record multiplies it by
 
 E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # 4-bit floats, doubled
 IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -45,7 +47,8 @@ class Codes:
     """How a kind stores integers: weight = scale * (code - offset), or scale * table[code], plus any minimum.
 
     low, high: bits of a code in each plane; columns: how many share a scale (32 or 16); bfloat: scales are bfloat16.
-    offset: of a table, what makes its entries positive; 128 says that they fit into signed bytes as they are.
+    offset: a power of two or 0; of a table, what makes its entries positive; 128 says that they fit into signed bytes
+    as they are.
     """
 
     low: int
@@ -103,8 +106,8 @@ CODES = {
     "q2m": Codes(2, columns=16, minima=True),
     "q3": Codes(2, 1, offset=4, columns=16),
     "iq4": Codes(4, offset=128, table=IQ4),
-    "mx4": Codes(4, offset=12, table=E2M1, bfloat=True),
-    "nv4": Codes(4, offset=12, columns=16, table=E2M1),
+    "mx4": Codes(4, offset=16, table=E2M1, bfloat=True),
+    "nv4": Codes(4, offset=16, columns=16, table=E2M1),
 }
 KINDS = {"f32": Kind(4096), "f16": Kind(2048), "bf16": Kind(2048)} | {
     name: Kind(codes.span_bytes, codes) for name, codes in CODES.items()
@@ -129,4 +132,4 @@ def packed_bytes(kind: str, rows: int, columns: int) -> int:
 def record_bytes(columns: int, quantised: bool) -> int:
     """Bytes of one token's activation record; a multiple of 64."""
     width = padded(columns)
-    return -(-(width + width // 4) // 64) * 64 if quantised else 4 * width
+    return -(-(width + width // 16 * 7) // 64) * 64 if quantised else 4 * width

@@ -1,7 +1,7 @@
 """Matrix products over packed tiles: linear layers, embedding lookup, and the two products of an expert.
 
-Work is claimed in chunks of tiles. Each worker has a scratch area: int64[8] record addresses, then float32 [8][32]
-results for each of two matrices, then 32 intermediate values, then int64[8] record addresses for the second matrix.
+Work is claimed in chunks of tiles. Each worker has a scratch area: int64[8] record addresses, then float32 [8][64]
+results for each of two matrices, then 64 intermediate values, then int64[8] record addresses for the second matrix.
 """
 
 from typing import Any
@@ -10,15 +10,16 @@ from numba import float32
 
 from .descriptor import COUNTER, slots
 from .jit import call_product, call_reader, kernel
-from .layout import ROWS
+from .layout import ROWS, SPAN
 from .memory import atomic_add, float_from_bits, read_i64, write_i64
-from .norm import quantise_span32
+from .norm import quantise_span
 from .simd import Emit, Value, f32x16, micro_kernel
 from .tiles import BLOCK
 
-SCRATCH_BYTES = 4096
-_FIRST_RESULT, _SECOND_RESULT, _HIDDEN, _SECOND_ROWS = 64, 64 + 1024, 64 + 2048, 64 + 2048 + 128
-_PAIR = 2  # tiles per step of the expert's first product: 32 rows are one group of the next product's record
+SCRATCH_BYTES = 4608
+_FIRST_RESULT, _SECOND_RESULT, _HIDDEN, _SECOND_ROWS = 64, 64 + 2048, 64 + 4096, 64 + 4096 + 256
+FOUR = SPAN // ROWS  # tiles per step of the expert's first product: their rows are a span of the next product's record
+_ROW_BYTES = 4 * SPAN  # of a token's results
 
 
 @micro_kernel()
@@ -36,19 +37,25 @@ def _add_tile(e: Emit, source: Value, target: Value, bias: Value) -> None:
 
 
 @micro_kernel()
-def _silu_product(e: Emit, gate: Value, up: Value, out: Value) -> None:
-    """out[32] = gate / (1 + exp(-gate)) * up."""
-    for half in (0, 64):
-        g, u = e.load(f32x16, e.pointer(gate), half), e.load(f32x16, e.pointer(up), half)
-        one = e.constant(f32x16, 1.0)
-        silu = e.b.fdiv(g, e.b.fadd(one, e.exp(e.b.fneg(g))))
-        e.store(e.b.fmul(silu, u), e.pointer(out), half, 4)
+def _silu_product(e: Emit, gate: Value, up: Value, out: Value, tiles: Value) -> None:
+    """out[64] = gate / (1 + exp(-gate)) * up for the rows of `tiles`, 0 beyond them."""
+    gates, ups, target = e.pointer(gate), e.pointer(up), e.pointer(out)
+
+    def tile(index: Value, _: list[Value]) -> list[Value]:
+        at = e.b.shl(index, e.const(6))
+        g, u = e.load(f32x16, gates, at), e.load(f32x16, ups, at)
+        silu = e.b.fdiv(g, e.b.fadd(e.constant(f32x16, 1.0), e.exp(e.b.fneg(g))))
+        is_there = e.b.icmp_signed("<", index, tiles)
+        e.store(e.b.select(is_there, e.b.fmul(silu, u), e.zero()), target, at, 4)
+        return []
+
+    e.loop(e.const(FOUR), [], tile)
 
 
 @micro_kernel()
-def _copy_span32(e: Emit, source: Value, target: Value) -> None:
-    for half in (0, 64):
-        e.store(e.load(f32x16, e.pointer(source), half), e.pointer(target), half, 4)
+def _copy_span(e: Emit, source: Value, target: Value) -> None:
+    for at in range(0, _ROW_BYTES, 64):
+        e.store(e.load(f32x16, e.pointer(source), at), e.pointer(target), at, 4)
 
 
 LINEAR_FIELDS = (
@@ -151,27 +158,30 @@ def expert_gate_up(d: Any, step: Any, worker: int) -> None:
                 token = read_i64(d[_M_ORDER] + 8 * (start + t)) // d[_M_TOP_K]
                 write_i64(scratch + 8 * t, d[_M_X] + token * d[_M_X_STRIDE])
                 write_i64(scratch + _SECOND_ROWS + 8 * t, d[_M_SECOND_X] + token * d[_M_SECOND_X_STRIDE])
-            for tile in range(first, last, _PAIR):
-                _gate_up_pair(d, block, gate, up, start, tile, scratch)
+            for tile in range(first, last, FOUR):
+                _gate_up_span(d, block, gate, up, start, tile, scratch)
             start += block
 
 
 @kernel
-def _gate_up_pair(d: Any, block: int, gate: int, up: int, start: int, tile: int, scratch: int) -> None:
-    rows, others = scratch, scratch + _SECOND_ROWS
-    for half in range(_PAIR):
-        at = tile + half
-        first, second = scratch + _FIRST_RESULT + 64 * half, scratch + _SECOND_RESULT + 64 * half
-        call_product(d[_M_PRODUCT], block, gate + at * d[_M_TILE_BYTES], d[_M_SPANS], rows, first, 128)
-        call_product(d[_M_SECOND_PRODUCT], block, up + at * d[_M_SECOND_TILE_BYTES], d[_M_SPANS], others, second, 128)
+def _gate_up_span(d: Any, block: int, gate: int, up: int, start: int, tile: int, scratch: int) -> None:
+    """A span of the inner records of `block` pairs; at the end of a matrix it may have fewer than FOUR tiles."""
+    rows, others, tiles = scratch, scratch + _SECOND_ROWS, min(FOUR, d[_M_TILES] - tile)
+    for i in range(tiles):
+        at = tile + i
+        first, second = scratch + _FIRST_RESULT + 64 * i, scratch + _SECOND_RESULT + 64 * i
+        call_product(d[_M_PRODUCT], block, gate + at * d[_M_TILE_BYTES], d[_M_SPANS], rows, first, _ROW_BYTES)
+        w = up + at * d[_M_SECOND_TILE_BYTES]
+        call_product(d[_M_SECOND_PRODUCT], block, w, d[_M_SPANS], others, second, _ROW_BYTES)
     hidden = scratch + _HIDDEN
     for t in range(block):
-        _silu_product(scratch + _FIRST_RESULT + 128 * t, scratch + _SECOND_RESULT + 128 * t, hidden)
+        first, second = scratch + _FIRST_RESULT + _ROW_BYTES * t, scratch + _SECOND_RESULT + _ROW_BYTES * t
+        _silu_product(first, second, hidden, tiles)
         record = d[_M_OUT] + (start + t) * d[_M_OUT_STRIDE]
         if d[_M_QUANTISED]:
-            quantise_span32(hidden, record, tile // _PAIR, d[_M_COLUMNS])
+            quantise_span(hidden, record, tile // FOUR, d[_M_COLUMNS])
         else:
-            _copy_span32(hidden, record + 64 * tile)
+            _copy_span(hidden, record + 64 * tile)
 
 
 @kernel

@@ -1,5 +1,6 @@
 """RMS norm and the int8 quantisation of activations (the "q8 record" of `layout`)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -7,31 +8,54 @@ from numba import types
 
 from .descriptor import COUNTER, slots
 from .jit import kernel
-from .layout import GROUP, padded
+from .layout import SPAN, SUMS, padded
 from .memory import atomic_add, float_from_bits, read_i64
 from .simd import Emit, Value, f32, f32x16, i8, i32x16, micro_kernel
 
 QUANTISE_FIELDS = ("x", "x_stride", "n", "count_slot", "record", "record_stride")
 RMS_NORM_FIELDS = (*QUANTISE_FIELDS, "weight", "eps", "rows", "plain", "plain_stride")
 (X, X_STRIDE, N, COUNT_SLOT, RECORD, RECORD_STRIDE, WEIGHT, EPS, ROWS, PLAIN, PLAIN_STRIDE) = slots(RMS_NORM_FIELDS)
-SMALLEST = 2.0**-100  # a group below it is all zero, so that 127 / amax stays finite
+SMALLEST = 2.0**-100  # a span below it is all zero, so that 127 / amax stays finite
 
 _padded = kernel(padded)
 
 
-def _quantise_group(e: Emit, low: Value, high: Value, codes: Value, scale: Value, total: Value) -> None:
-    """Quantise 32 values (two f32x16) into 32 codes, one scale and one sum of codes; three i8 pointers to write to."""
-    bits = [e.b.bitcast(e.absolute(value), i32x16) for value in (low, high)]
+Span = Sequence[Value]  # 64 values as four vectors
+
+
+def _quantise_span(e: Emit, values: Span, codes: Value, scale: Value, sums: Sequence[Value]) -> None:
+    """Quantise 64 values into 64 codes, their scale, and their sums per 32 and 16; i8 pointers to write to."""
+    bits = [e.b.bitcast(e.absolute(value), i32x16) for value in values]
     # magnitudes order like their bits, and so NaN wins and shows in the scale
-    largest = e.b.bitcast(e.reduce(_larger(e, *bits), lambda a, b: _larger(e, a, b)), f32)
+    either = _larger(e, _larger(e, *bits[:2]), _larger(e, *bits[2:]))
+    largest = e.b.bitcast(e.reduce(either, lambda a, b: _larger(e, a, b)), f32)
     nothing = e.b.fcmp_ordered("<", largest, ir.Constant(f32, SMALLEST))
     largest = e.b.select(nothing, ir.Constant(f32, 0.0), largest)
     inverse = e.b.select(nothing, ir.Constant(f32, 0.0), e.b.fdiv(ir.Constant(f32, 127.0), largest))
     e.store(e.b.fdiv(largest, ir.Constant(f32, 127.0)), scale, 0, 4)
-    whole = [_codes(e, value, e.splat(inverse)) for value in (low, high)]
+    whole = [_codes(e, value, e.splat(inverse)) for value in values]
     for part, value in enumerate(whole):
         e.store(e.b.trunc(value, ir.VectorType(i8, 16)), codes, 16 * part)
-    e.store(e.reduce(e.b.add(*whole), e.b.add), total, 0, 4)
+    by_16 = _sums_of_four(e, whole)
+    by_32 = e.b.add(e.shuffle(by_16, (0, 2)), e.shuffle(by_16, (1, 3)))
+    for value, target, factor in zip((by_32, by_16), sums, SUMS.values(), strict=True):
+        e.store(e.b.mul(value, e.constant(value.type, factor)), target, 0, 4)
+
+
+def _sums_of_four(e: Emit, vectors: Span) -> Value:
+    """The sums of four i32x16 as an i32x4: folded side by side, in half the steps of one after the other."""
+    a, b, c, d = vectors
+    whole = _fold_pair(e, _fold_pair(e, a, b, 8), _fold_pair(e, c, d, 8), 4)
+    for step in (2, 1):
+        whole = e.b.add(whole, e.shuffle(whole, [lane ^ step for lane in range(16)]))
+    return e.shuffle(whole, (0, 4, 8, 12))
+
+
+def _fold_pair(e: Emit, a: Value, b: Value, width: int) -> Value:
+    """Of the 32 lanes of a and b, every other block of `width` lanes added to the one before it."""
+    even, odd = ([lane for lane in range(32) if lane // width % 2 == side] for side in (0, 1))
+    low, high = (e.b.shuffle_vector(a, b, ir.Constant(i32x16, lanes)) for lanes in (even, odd))
+    return e.b.add(low, high)
 
 
 def _larger(e: Emit, a: Value, b: Value) -> Value:
@@ -45,39 +69,39 @@ def _codes(e: Emit, value: Value, inverse: Value) -> Value:
     return e.b.fptosi(scaled, i32x16)
 
 
-def _quantise_at(e: Emit, low: Value, high: Value, record: Value, index: Value, columns: Value) -> None:
-    """Quantise into group `index` of a record of padded `columns`."""
+def _quantise_at(e: Emit, values: Span, record: Value, index: Value, columns: Value) -> None:
+    """Quantise into span `index` of a record of padded `columns`."""
     scales = e.at(record, columns)
-    sums = e.at(scales, e.b.lshr(columns, e.const(3)))
-    at = e.b.shl(index, e.const(2))
-    _quantise_group(e, low, high, e.at(record, e.b.mul(index, e.const(GROUP))), e.at(scales, at), e.at(sums, at))
+    by_32 = e.at(scales, e.b.lshr(columns, e.const(4)))
+    by_16 = e.at(by_32, e.b.lshr(columns, e.const(3)))
+    places = zip((scales, by_32, by_16), (4, 8, 16), strict=True)
+    scale, *sums = (e.at(start, e.b.mul(index, e.const(size))) for start, size in places)
+    _quantise_span(e, values, e.at(record, e.b.mul(index, e.const(SPAN))), scale, sums)
 
 
-def _load_group(e: Emit, row: Value, index: Value, count: Value) -> tuple[Value, Value]:
-    """32 values of a row of `count`, zeros beyond it."""
-    start = e.b.shl(index, e.const(5))
-    left = e.b.sub(count, start)
-    offset = e.b.shl(start, e.const(2))
-    low = e.load_some(row, offset, left)
-    return low, e.load_some(e.at(row, 64), offset, e.b.sub(left, e.const(16)))
+def _load_span(e: Emit, row: Value, index: Value, count: Value) -> list[Value]:
+    """64 values of a row of `count`, zeros beyond it."""
+    start = e.b.mul(index, e.const(SPAN))
+    left, offset = e.b.sub(count, start), e.b.mul(start, e.const(4))
+    return [e.load_some(e.at(row, 64 * i), offset, e.b.sub(left, e.const(16 * i))) for i in range(4)]
 
 
 @micro_kernel()
-def quantise_span32(e: Emit, values: Value, record: Value, index: Value, columns: Value) -> None:
-    """Quantise the 32 float32 at `values` into group `index` of a q8 record of padded `columns`."""
+def quantise_span(e: Emit, values: Value, record: Value, index: Value, columns: Value) -> None:
+    """Quantise the 64 float32 at `values` into span `index` of a q8 record of padded `columns`."""
     source = e.pointer(values)
-    _quantise_at(e, e.load(f32x16, source), e.load(f32x16, source, 64), e.pointer(record), index, columns)
+    _quantise_at(e, [e.load(f32x16, source, 64 * i) for i in range(4)], e.pointer(record), index, columns)
 
 
 @micro_kernel()
-def _quantise_groups(e: Emit, x: Value, n: Value, record: Value, columns: Value) -> None:
+def _quantise_spans(e: Emit, x: Value, n: Value, record: Value, columns: Value) -> None:
     row, target = e.pointer(x), e.pointer(record)
 
     def body(index: Value, _: list[Value]) -> list[Value]:
-        _quantise_at(e, *_load_group(e, row, index, n), target, index, columns)
+        _quantise_at(e, _load_span(e, row, index, n), target, index, columns)
         return []
 
-    e.loop(e.b.lshr(columns, e.const(5)), [], body)
+    e.loop(e.b.udiv(columns, e.const(SPAN)), [], body)
 
 
 @micro_kernel(types.float32)
@@ -86,16 +110,17 @@ def norm_factor(e: Emit, x: Value, n: Value, eps: Value) -> Value:
     row = e.pointer(x)
 
     def body(index: Value, sums: list[Value]) -> list[Value]:
-        return [e.fma(v, v, total) for v, total in zip(_load_group(e, row, index, n), sums, strict=True)]
+        return [e.fma(v, v, total) for v, total in zip(_load_span(e, row, index, n), sums, strict=True)]
 
-    groups = e.b.lshr(e.b.add(n, e.const(GROUP - 1)), e.const(5))
-    low, high = e.loop(groups, [e.zero(), e.zero()], body)
-    mean = e.b.fdiv(e.sum(e.b.fadd(low, high)), e.b.sitofp(n, f32))
+    spans = e.b.udiv(e.b.add(n, e.const(SPAN - 1)), e.const(SPAN))
+    a, b, c, d = e.loop(spans, [e.zero()] * 4, body)
+    total = e.sum(e.b.fadd(e.b.fadd(a, b), e.b.fadd(c, d)))
+    mean = e.b.fdiv(total, e.b.sitofp(n, f32))
     return e.b.fdiv(ir.Constant(f32, 1.0), e.square_root(e.b.fadd(mean, e.b.fptrunc(eps, f32))))
 
 
 @micro_kernel()
-def _scale_groups(
+def _scale_spans(
     e: Emit, x: Value, weight: Value, factor: Value, n: Value, columns: Value, plain: Value, record: Value
 ) -> None:
     """x * factor * weight to a plain row and to a q8 record, where their addresses are not 0."""
@@ -103,23 +128,23 @@ def _scale_groups(
     scale, zero = e.splat(factor), e.const(0)
 
     def body(index: Value, _: list[Value]) -> list[Value]:
-        pairs = zip(_load_group(e, row, index, n), _load_group(e, weights, index, n), strict=True)
-        low, high = (e.b.fmul(e.b.fmul(value, scale), w) for value, w in pairs)
+        pairs = zip(_load_span(e, row, index, n), _load_span(e, weights, index, n), strict=True)
+        values = [e.b.fmul(e.b.fmul(value, scale), w) for value, w in pairs]
         with e.b.if_then(e.b.icmp_signed("!=", plain, zero)):
-            offset = e.b.shl(index, e.const(7))
-            e.store(low, rows_out, offset)
-            e.store(high, e.at(rows_out, 64), offset)
+            offset = e.b.mul(index, e.const(4 * SPAN))
+            for i, value in enumerate(values):
+                e.store(value, e.at(rows_out, 64 * i), offset)
         with e.b.if_then(e.b.icmp_signed("!=", record, zero)):
-            _quantise_at(e, low, high, target, index, columns)
+            _quantise_at(e, values, target, index, columns)
         return []
 
-    e.loop(e.b.lshr(columns, e.const(5)), [], body)
+    e.loop(e.b.udiv(columns, e.const(SPAN)), [], body)
 
 
 @kernel
 def quantise_row(x: int, n: int, record: int) -> None:
     """Quantise the n float32 at address x into the q8 record at `record`."""
-    _quantise_groups(x, n, record, _padded(n))
+    _quantise_spans(x, n, record, _padded(n))
 
 
 @kernel
@@ -138,7 +163,7 @@ def rms_norm(d: Any, step: Any, worker: int) -> None:
         plain = 0 if d[PLAIN] == 0 else d[PLAIN] + row * d[PLAIN_STRIDE]
         record = 0 if d[RECORD] == 0 else d[RECORD] + row * d[RECORD_STRIDE]
         factor = norm_factor(x, n, float_from_bits(d[EPS]))
-        _scale_groups(x, d[WEIGHT], factor, n, _padded(n), plain, record)
+        _scale_spans(x, d[WEIGHT], factor, n, _padded(n), plain, record)
 
 
 @kernel

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .layout import GROUP, KINDS, KV_BLOCK, ROWS, SPAN, Codes, padded
+from .layout import KINDS, KV_BLOCK, ROWS, SPAN, SUMS, Codes, padded
 
 Array = NDArray[Any]
 
@@ -19,20 +19,21 @@ def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     return np.asarray(x / np.sqrt(mean + eps) * weight, np.float32)
 
 
-def quantise(x: Array) -> tuple[Array, Array, Array]:
-    """x [n] -> int8 codes [padded n], float32 scales and int32 sums of codes, one per 32 codes.
+def quantise(x: Array) -> tuple[Array, Array, Array, Array]:
+    """x [n] -> int8 codes [padded n], float32 scales one per 64 codes, int32 sums per 32 and per 16 codes times SUMS.
 
-    A group whose largest magnitude is below 2^-100 is all zero.
+    A span of 64 whose largest magnitude is below 2^-100 is all zero.
     """
     whole = np.zeros(padded(x.size), np.float32)
     whole[: x.size] = x
-    groups = whole.reshape(-1, GROUP)
+    groups = whole.reshape(-1, SPAN)
     largest = np.abs(groups).max(axis=1)
     largest[largest < 2.0**-100] = 0
     inverse = np.zeros_like(largest)
     np.divide(np.float32(127), largest, out=inverse, where=largest > 0)
     codes = np.rint(groups * inverse[:, None]).astype(np.int8)
-    return codes.reshape(-1), largest / np.float32(127), codes.sum(axis=1, dtype=np.int32)
+    sums = [codes.reshape(-1, n).sum(axis=1, dtype=np.int32) * np.int32(factor) for n, factor in SUMS.items()]
+    return codes.reshape(-1), largest / np.float32(127), sums[0], sums[1]
 
 
 def unpack(kind: str, tiles: Array, rows: int, columns: int) -> Array:
@@ -79,8 +80,8 @@ def rounded(x: Array) -> Array:
     rows = x.reshape(-1, x.shape[-1])
     seen = np.empty(rows.shape, np.float32)
     for row, out in zip(rows, seen, strict=True):
-        codes, scales, _ = quantise(row.astype(np.float32))
-        out[:] = (codes.reshape(-1, GROUP) * scales[:, None]).reshape(-1)[: row.size]
+        codes, scales, *_ = quantise(row.astype(np.float32))
+        out[:] = (codes.reshape(-1, SPAN) * scales[:, None]).reshape(-1)[: row.size]
     return seen.reshape(x.shape)
 
 

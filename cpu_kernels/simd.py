@@ -76,6 +76,11 @@ class Emit:
         arguments = [self.at(pointer, offset), *(ir.Constant(i32, hint) for hint in (0, 2, 1))]
         self.call("llvm.prefetch.p0", ir.VoidType(), arguments)
 
+    def keep_order(self) -> None:
+        """Loads and stores stay on their side of this; no instruction."""
+        nothing = ir.InlineAsm(ir.FunctionType(ir.VoidType(), []), "", "~{memory}", side_effect=True)
+        self.b.call(nothing, [])
+
     # -- vectors
     def splat(self, scalar: Value, lanes: int = LANES) -> Value:
         """`scalar` in every lane; a splat of a load folds into the instruction that uses it."""

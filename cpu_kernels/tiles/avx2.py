@@ -13,15 +13,17 @@ _i8x32, _i16x16, _i32x8 = ir.VectorType(i8, 32), ir.VectorType(ir.IntType(16), 1
 
 
 def dots_by_pairs(
-    e: Emit, codes: Codes, tile: Value, inputs: list[Value], blocks: _Blocks, sums: list[Value]
+    e: Emit, codes: Codes, tile: Value, inputs: list[Value], blocks: _Blocks, corrections: list[Value]
 ) -> list[Value]:
-    """Per token, exact sums of weight (in units of its scale) times code over `blocks` of 4 columns."""
-    correction = 0 if _signed(codes) else -codes.offset
+    """Per token, exact sums of weight (in units of its scale) times code over `blocks` of 4 columns.
+
+    corrections: per token, what codes without their offset have to be brought down by.
+    """
     result = []
-    for x, total in zip(inputs, sums, strict=True):
+    for x, correction in zip(inputs, corrections, strict=True):
         sides = [_side_dot(e, codes, tile, x, blocks, side) for side in (0, 1)]
         dots = e.b.shuffle_vector(*sides, ir.Constant(i32x16, list(range(16))))
-        result.append(e.b.add(dots, e.splat(e.b.mul(total, ir.Constant(i32, correction)))))
+        result.append(dots if _signed(codes) else e.b.add(dots, correction))
     return result
 
 

@@ -1,16 +1,14 @@
 """The micro-kernel of every matrix product: one weight tile (16 rows) times a few activation records.
 
 For each row and token the order of operations is fixed: exact integer sums over the columns of a scale, then one fused
-multiply-add per scale in column order (per column for float weights). So a result does not depend on how many tokens
-share a call, nor on the register width.
+multiply-add per scale in column order, and one per span of 64 for the records' scale (per column for float weights).
+So a result does not depend on how many tokens share a call, nor on the register width.
 """
 
 from typing import Any
 
-from llvmlite import ir
-
-from ..layout import GROUP, KINDS, SPAN, Codes
-from ..simd import Emit, Value, f32, f32x16, i32, i64, micro_kernel
+from ..layout import GROUP, KINDS, SPAN, SUMS, Codes
+from ..simd import Emit, Value, f32, f32x16, i32, i32x16, i64, micro_kernel
 from .avx2 import dots_by_pairs
 from .codes import minima, parts, scales, unsigned_codes
 from .floats import SpanBody, float_span
@@ -67,52 +65,64 @@ def _some_records(
 
 
 def _integer_span(codes: Codes) -> SpanBody:
-    """Two groups of 32 columns: integer dot products, then scale (and minimum) by fused multiply-adds."""
-
-    def group(e: Emit, tile: Value, records: list[Value], half: int, where: Value, totals: list[Value]) -> list[Value]:
-        scales_at, sums_at, codes_at = where
-        inputs = [e.at(x, codes_at) for x in records]
-        factors = [e.load(f32, x, scales_at, 4) for x in records]
-        by_part = _sums_by_part(e, codes, inputs, [e.load(i32, x, sums_at, 4) for x in records])
-        for part, sums in enumerate(by_part):
-            place = half * parts(codes) + part
-            dots = _dots(e, codes, tile, inputs, place, sums)
-            weight_scale = scales(e, codes, tile, place)
-            for t, (factor, dot, code_sum) in enumerate(zip(factors, dots, sums, strict=True)):
-                totals[t] = e.fma(e.b.sitofp(dot, f32x16), e.b.fmul(weight_scale, e.splat(factor)), totals[t])
-                if codes.minima:
-                    level = e.b.fmul(factor, e.b.sitofp(code_sum, f32))
-                    totals[t] = e.fma(minima(e, codes, tile, place), e.splat(level), totals[t])
-        return totals
+    """Integer dot products, each times its weights' scale; their sum over the span times the record's scale."""
 
     def body(e: Emit, tile: Value, records: list[Value], s: Value, spans: Value, totals: list[Value]) -> list[Value]:
-        columns = e.b.mul(spans, e.const(SPAN))
-        for half in range(2):
-            column = e.b.add(e.b.mul(s, e.const(SPAN)), e.const(GROUP * half))
-            scales_at = e.b.add(columns, e.b.lshr(column, e.const(3)))
-            sums_at = e.b.add(scales_at, e.b.lshr(columns, e.const(3)))
-            totals = group(e, tile, records, half, (scales_at, sums_at, column), list(totals))
-        return totals
+        columns, here = e.b.mul(spans, e.const(SPAN)), e.b.mul(s, e.const(SPAN))
+        inputs = [e.at(x, here) for x in records]
+        sums_at = _sums_at(e, codes, columns, here)
+        sums = [e.at(x, sums_at) for x in records]
+        values = [e.zero()] * len(records)
+        for place in range(SPAN // codes.columns):
+            if codes.columns < GROUP or codes.minima:
+                e.keep_order()  # else loads are moved up, and registers run out
+            weight_scale = scales(e, codes, tile, place)
+            products = zip(_dots(e, codes, tile, inputs, place, sums), values, strict=True)
+            first = place == 0
+            values = [e.b.fmul(dot, weight_scale) if first else e.fma(dot, weight_scale, v) for dot, v in products]
+            if codes.minima:
+                level = e.b.fmul(minima(e, codes, tile, place), e.constant(f32x16, 1 / SUMS[codes.columns]))
+                values = [e.fma(level, _as_floats(e, x, 4 * place), v) for x, v in zip(sums, values, strict=True)]
+        scales_at = e.b.add(columns, e.b.lshr(here, e.const(4)))
+        factors = [e.splat(e.load(f32, x, scales_at, 4)) for x in records]
+        return [e.fma(v, factor, total) for v, factor, total in zip(values, factors, totals, strict=True)]
 
     return body
 
 
-def _sums_by_part(e: Emit, codes: Codes, inputs: list[Value], sums: list[Value]) -> list[list[Value]]:
-    """Per scale of a group and token, the sum of the activations' codes, of which records hold only the group's."""
-    if parts(codes) == 1:
-        return [sums]
-    first = [e.sum_bytes(x) for x in inputs]
-    return [first, [e.b.sub(total, low) for total, low in zip(sums, first, strict=True)]]
+def _as_floats(e: Emit, sums: Value, at: int) -> Value:
+    """A sum of codes in every lane."""
+    return e.b.sitofp(e.splat(e.load(i32, sums, at, 4)), f32x16)
+
+
+def _sums_at(e: Emit, codes: Codes, columns: Value, here: Value) -> Value:
+    """Where in a record the sums lie that a kind with such scales reads, of the span from column `here` on."""
+    first = e.b.add(columns, e.b.lshr(columns, e.const(4)))
+    if codes.columns == GROUP:
+        return e.b.add(first, e.b.lshr(here, e.const(3)))
+    return e.b.add(e.b.add(first, e.b.lshr(columns, e.const(3))), e.b.lshr(here, e.const(2)))
 
 
 def _dots(e: Emit, codes: Codes, tile: Value, inputs: list[Value], place: int, sums: list[Value]) -> list[Value]:
-    """Per token, exact sums of weight (in units of its scale) times code over the columns of one scale."""
+    """Per token, exact sums of weight (in units of its scale) times code over the columns of one scale, as floats."""
     half, part = divmod(place, parts(codes))
+    inputs = [e.at(x, GROUP * half) for x in inputs]
     blocks = [(half, codes.columns // 4 * part + i) for i in range(codes.columns // 4)]
+    accs = [_correction(e, codes.columns, codes.offset, x, 4 * place) for x in sums]
     if e.tier.maddubs:
-        return dots_by_pairs(e, codes, tile, inputs, blocks, sums)
-    accs = [e.splat(e.b.mul(total, ir.Constant(i32, -codes.offset))) for total in sums]
+        return [e.b.sitofp(dot, f32x16) for dot in dots_by_pairs(e, codes, tile, inputs, blocks, accs)]
     for _, block in blocks:
         weights = unsigned_codes(e, codes, tile, half, block)
         accs = [e.dot_u8s8(a, weights, e.load(i32, x, 4 * block, 4)) for a, x in zip(accs, inputs, strict=True)]
-    return accs
+    return [e.b.sitofp(acc, f32x16) for acc in accs]
+
+
+def _correction(e: Emit, columns: int, offset: int, sums: Value, at: int) -> Value:
+    """- offset x a sum of codes over `columns`, of which the record holds SUMS times."""
+    if offset == 0:
+        return e.zero(i32x16)
+    total = e.splat(e.load(i32, sums, at, 4))
+    by = offset.bit_length() - (-SUMS[columns]).bit_length()
+    if by == 0:
+        return total
+    return e.b.shl(total, e.constant(i32x16, by)) if by > 0 else e.b.ashr(total, e.constant(i32x16, -by))

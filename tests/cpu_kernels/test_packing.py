@@ -42,7 +42,7 @@ def test_rows_are_padded_to_pairs_of_tiles_and_columns_to_spans():
 
 def test_records_are_whole_cache_lines():
     assert all(record_bytes(columns, q) % 64 == 0 for columns in (1, 32, 64, 96, 2880) for q in (False, True))
-    assert record_bytes(64, True) >= 64 + 2 * 4 + 2 * 4
+    assert record_bytes(64, True) >= 64 + 4 + 2 * 4 + 4 * 4
 
 
 def test_bytes_are_flipped_where_the_source_is_signed():

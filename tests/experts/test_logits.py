@@ -182,7 +182,7 @@ def test_formats_mix_by_tensor(architecture: str, mix: str, tmp_path: Path) -> N
 
 
 # llama.cpp multiplies float32 exactly, and rounds activations to the weights' type for F16 and BF16 and to int8 for the
-# others: in groups of 32 as we do, but of 256 for the K formats, which costs more. So both sides' errors add up.
+# others: in groups of 32, or of 256 for the K formats, where we take spans of 64. So both sides' errors add up.
 LLAMA_ERROR = {"F32": 5e-7, "F16": 2.0**-12, "BF16": 2.0**-8} | {
     name: FORMATS[name].product_error * (1.5 if FORMATS[name].block == 256 else 1) for name in QUANTISED
 }

@@ -31,7 +31,7 @@ def packed_values(tensor: RawTensor) -> Array:
 
 class RoundedReference(ReferenceDecoder):
     """The reference in float64 with what the packed formats round: weights to their packed numbers, and activations
-    to int8 in groups of 32 where a quantised matrix reads them. All else is exact. Keeps all weights it has used."""
+    to int8 in spans of 64 where a quantised matrix reads them. All else is exact. Keeps all weights it has used."""
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)
