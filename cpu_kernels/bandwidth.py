@@ -3,15 +3,19 @@
 import mmap
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .jit import kernel
+from .seating import Seat, Seating
 
 _BYTES = 1 << 29  # far out of every cache
 _PASSES = 3
 _REPEATS = 5
+
+Words = NDArray[np.uint64]
 
 
 @kernel
@@ -25,31 +29,42 @@ def _read(words, passes):  # type: ignore[no-untyped-def]
     return total
 
 
-def read_gb_s(threads: int) -> float:
+def read_gb_s(threads: int | Seating) -> float:
     """Plain read bandwidth of so many threads together, in GB/s (10^9 bytes): the best of some runs.
 
-    It takes about a second and half a GiB of memory, in huge pages where the system allows it.
+    Threads of a seating read what lies at their own node. It takes about a second and half a GiB of memory, in huge
+    pages where the system allows it.
     """
-    if threads < 1:
+    seating = Seating.of(threads)
+    if seating.threads < 1:
         raise ValueError(f"bandwidth needs at least 1 thread, not {threads}")
-    parts = np.array_split(_buffer(), threads)
+    parts = np.array_split(_buffer(), seating.threads)
     _read(parts[0][:64], 1)  # compile
-    seconds = min(_run(parts) for _ in range(_REPEATS))
+    _run(seating, parts, _touch)
+    seconds = min(_run(seating, parts, lambda part: _read(part, _PASSES)) for _ in range(_REPEATS))
     return _PASSES * _BYTES / seconds / 1e9
 
 
-def _buffer() -> NDArray[np.uint64]:
+def _touch(part: Words) -> None:
+    """Pages that were never written are all one page of zeros; and who writes first has them at its node."""
+    part[:] = 1
+
+
+def _buffer() -> Words:
     memory = mmap.mmap(-1, _BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory gets no huge pages
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
-    words = np.frombuffer(memory, np.uint64)
-    words[:] = 1  # pages that were never written are all one page of zeros
-    return words
+    return np.frombuffer(memory, np.uint64)
 
 
-def _run(parts: list[NDArray[np.uint64]]) -> float:
-    """Seconds until all threads have read their part."""
-    workers = [threading.Thread(target=_read, args=(part, _PASSES)) for part in parts]
+def _run(seating: Seating, parts: list[Words], work: Callable[[Words], object]) -> float:
+    """Seconds until all threads have done the work with their part."""
+
+    def sit_and_work(seat: Seat, part: Words) -> None:
+        seating.take(seat)
+        work(part)
+
+    workers = [threading.Thread(target=sit_and_work, args=pair) for pair in zip(seating.seats, parts, strict=True)]
     started = time.perf_counter()
     for worker in workers:
         worker.start()

@@ -94,29 +94,33 @@ def linear(d: Any, step: Any, worker: int) -> None:
                         _store_tile(result + 64 * t, target, d[_BIAS] + tile * 64, low, high)
 
 
-EMBED_FIELDS = ("tokens", "reader", "w", "tile_bytes", "spans", "out", "out_stride", "count_slot")
-_E_TOKENS, _E_READER, _E_W, _E_TILE_BYTES, _E_SPANS, _E_OUT, _E_OUT_STRIDE, _E_COUNT = slots(EMBED_FIELDS)
+EMBED_FIELDS = ("tokens", "reader", "w", "tile_bytes", "spans", "out", "out_stride", "count_slot", "share", "gap")
+(
+    _E_TOKENS, _E_READER, _E_W, _E_TILE_BYTES, _E_SPANS, _E_OUT, _E_OUT_STRIDE, _E_COUNT, _E_SHARE, _E_GAP,
+) = slots(EMBED_FIELDS)  # fmt: skip
 
 
 @kernel
 def embed(d: Any, step: Any, worker: int) -> None:
-    """out[t] = row tokens[t] of the embedding. Items: tokens."""
+    """out[t] = row tokens[t] of the embedding, whose tiles lie in shares that are `gap` bytes apart. Items: tokens."""
     while True:
         t = atomic_add(d[COUNTER], 1)
         if t >= step[d[_E_COUNT]]:
             break
         row = read_i64(d[_E_TOKENS] + 8 * t)
-        tile = d[_E_W] + row // ROWS * d[_E_TILE_BYTES]
-        call_reader(d[_E_READER], tile, row % ROWS, d[_E_SPANS], d[_E_OUT] + t * d[_E_OUT_STRIDE])
+        share, tile = row // ROWS // d[_E_SHARE], row // ROWS % d[_E_SHARE]
+        at = d[_E_W] + share * d[_E_GAP] + tile * d[_E_TILE_BYTES]
+        call_reader(d[_E_READER], at, row % ROWS, d[_E_SPANS], d[_E_OUT] + t * d[_E_OUT_STRIDE])
 
 
 EXPERT_FIELDS = (
-    "x", "x_stride", "product", "table", "tile_bytes", "tiles", "spans", "chunk", "out", "out_stride",
+    "x", "x_stride", "product", "table", "tile_bytes", "start", "tiles", "spans", "chunk", "out", "out_stride",
     "second_x", "second_x_stride", "second_product", "second_table", "second_tile_bytes",
     "out_quantised", "out_columns", "offsets", "order", "active", "num_active", "top_k", "scratch",
 )  # fmt: skip
 (
-    _M_X, _M_X_STRIDE, _M_PRODUCT, _M_TABLE, _M_TILE_BYTES, _M_TILES, _M_SPANS, _M_CHUNK, _M_OUT, _M_OUT_STRIDE,
+    _M_X, _M_X_STRIDE, _M_PRODUCT, _M_TABLE, _M_TILE_BYTES, _M_START, _M_TILES, _M_SPANS, _M_CHUNK, _M_OUT,
+    _M_OUT_STRIDE,
     _M_SECOND_X, _M_SECOND_X_STRIDE, _M_SECOND_PRODUCT, _M_SECOND_TABLE, _M_SECOND_TILE_BYTES,
     _M_QUANTISED, _M_COLUMNS, _M_OFFSETS, _M_ORDER, _M_ACTIVE, _M_NUM_ACTIVE, _M_TOP_K, _M_SCRATCH,
 ) = slots(EXPERT_FIELDS)  # fmt: skip
@@ -124,15 +128,15 @@ EXPERT_FIELDS = (
 
 @kernel
 def _items(d: Any) -> Any:
-    """How many chunks of tiles an expert has, and all active experts together."""
-    chunks = (d[_M_TILES] + d[_M_CHUNK] - 1) // d[_M_CHUNK]
+    """How many chunks an expert has in tiles start .. tiles - 1, and all active experts together."""
+    chunks = (d[_M_TILES] - d[_M_START] + d[_M_CHUNK] - 1) // d[_M_CHUNK]
     return chunks, read_i64(d[_M_NUM_ACTIVE]) * chunks
 
 
 @kernel
 def _item(d: Any, item: int, chunks: int) -> Any:
     """An item's expert, its tiles first .. last - 1, and the places start .. end - 1 of the expert's pairs."""
-    expert, first = read_i64(d[_M_ACTIVE] + 8 * (item // chunks)), item % chunks * d[_M_CHUNK]
+    expert, first = read_i64(d[_M_ACTIVE] + 8 * (item // chunks)), d[_M_START] + item % chunks * d[_M_CHUNK]
     start, end = read_i64(d[_M_OFFSETS] + 8 * expert), read_i64(d[_M_OFFSETS] + 8 * (expert + 1))
     last = min(first + d[_M_CHUNK], d[_M_TILES])
     return expert, first, last, start, end

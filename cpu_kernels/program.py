@@ -55,14 +55,19 @@ class Program:
 
     def __init__(self) -> None:
         self._rows: list[list[int]] = []
+        self._nodes: list[int] = []
 
-    def add(self, op: str, **fields: int | float) -> None:
-        """Append an op, compiling its kernel on first use. Every field must be given; floats go by their bits."""
+    def add(self, op: str, *, node: int = 0, **fields: int | float) -> None:
+        """Append an op, compiling its kernel on first use. Every field must be given; floats go by their bits.
+
+        node: the memory node where the op's weights lie. Its workers come to the op before the others do.
+        """
         known = OPS[op]
         if set(fields) != set(known.fields):
             raise ValueError(f"{op} takes {known.fields}, not {tuple(fields)}")
         values = [bits_of(v) if isinstance(v, float) else int(v) for v in (fields[name] for name in known.fields)]
         self._rows.append([address_of(known.kernel, OP_SIGNATURE), 0, 0, *values])
+        self._nodes.append(node)
 
     def meet(self) -> None:
         """Let workers wait after the last op added until it is over: what follows reads what it wrote."""
@@ -75,12 +80,26 @@ class Program:
             rows[i, : len(row)] = row
             rows[i, COUNTER] = counters.ctypes.data + i * _COUNTER_STRIDE * 8
         rows[-1:, BARRIER] = 1
-        return FrozenProgram(rows, counters)
+        copies = [rows[self._order(node)] for node in range(1 + max(self._nodes, default=0))]
+        for copy in copies:
+            copy[:, BARRIER] = rows[:, BARRIER]  # after the last op of those that run side by side, whichever it is
+        return FrozenProgram(np.stack(copies), counters)
+
+    def _order(self, node: int) -> list[int]:
+        """The ops as a node's workers come to them: of those that run side by side its own first."""
+        order: list[int] = []
+        start, count = 0, 1 + max(self._nodes, default=0)
+        for i, row in enumerate(self._rows):
+            if row[BARRIER] or i == len(self._rows) - 1:
+                order += sorted(range(start, i + 1), key=lambda op: (self._nodes[op] - node) % count)
+                start = i + 1
+        return order
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenProgram:
-    """rows: int64 [ops, WIDTH]; counters: zeroed before each run, a cache line per op.
+    """rows: int64 [nodes, ops, WIDTH], a copy for the workers of each memory node; counters: zeroed before each run, a
+    cache line per op. Copies share the counters, so a node whose own work is claimed takes that of the others.
 
     Rows hold addresses: what they point to must outlive the program, which keeps only its own arrays.
     """

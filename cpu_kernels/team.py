@@ -1,14 +1,13 @@
 """The thread team: one persistent thread per core that runs programs with the GIL released.
 
 The caller of `run` is worker 0. The others wait for the next run: spinning for about 0.1 ms, then asleep in the kernel,
-so an idle team uses no CPU. Threads are not pinned. A run waits only for workers that joined it: one that wakes late
-finds it over and is not missed.
+so an idle team uses no CPU. A run waits only for workers that joined it: one that wakes late finds it over and is not
+missed. `seating` says what threads are bound to; each walks the copy of the program that begins with its node's work.
 All state that threads share is in one int64 array, a cache line per counter.
 """
 
 import os
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,10 @@ from .futex import SPINS, add_and_wake, sleep_on
 from .jit import intrinsic, kernel
 from .memory import atomic_add, atomic_load, atomic_store, atomic_swap_if, pause
 from .program import FrozenProgram, execute
+from .seating import Seat, Seating, bind
 
-_GENERATION, _JOINED, _LEFT, _SLEEPERS, _STOP, _ROWS, _NUM_ROWS, _STEP, _STEP_SIZE = (8 * i for i in range(9))
-_CONTROL_WORDS = 8 * 9
+_GENERATION, _JOINED, _LEFT, _SLEEPERS, _STOP, _ROWS, _COPIES, _NUM_ROWS, _STEP, _STEP_SIZE = (8 * i for i in range(10))
+_CONTROL_WORDS = 8 * 10
 # the word at _JOINED: generation of the run, whether it is closed, how many workers joined
 _GENERATION_SHIFT, _CLOSED = 16, 1 << 15
 _COUNT = _CLOSED - 1
@@ -63,7 +63,7 @@ def _join(address: int, generation: int) -> bool:
 
 
 @kernel
-def _serve(control: Any, worker: int) -> None:
+def _serve(control: Any, worker: int, node: int) -> None:
     """A worker's life: wait for a run, join it if it is still open, until told to stop."""
     base = control.ctypes.data
     sleepers = base + 8 * _SLEEPERS
@@ -73,7 +73,8 @@ def _serve(control: Any, worker: int) -> None:
         if atomic_load(base + 8 * _STOP):
             return
         if _join(base + 8 * _JOINED, generation):
-            rows = carray(_as_pointer(control[_ROWS]), (control[_NUM_ROWS], WIDTH))
+            copy = control[_ROWS] + node % control[_COPIES] * control[_NUM_ROWS] * WIDTH * 8
+            rows = carray(_as_pointer(copy), (control[_NUM_ROWS], WIDTH))
             step = carray(_as_pointer(control[_STEP]), (control[_STEP_SIZE],))
             execute(rows, step, worker, sleepers)
             add_and_wake(base + 8 * _LEFT, 1, sleepers)
@@ -81,17 +82,20 @@ def _serve(control: Any, worker: int) -> None:
 
 @kernel
 def _lead(control: Any, rows: Any, counters: Any, step: Any) -> None:
-    """Worker 0's share of one run: publish the program, take part, then wait for those that joined."""
+    """Worker 0's share of one run: publish the program, take part, then wait for those that joined.
+
+    rows: int64 [copies, ops, WIDTH], the copy of each node; worker 0 sits at node 0.
+    """
     base = control.ctypes.data
     sleepers = base + 8 * _SLEEPERS
     counters[:] = 0
-    control[_ROWS], control[_NUM_ROWS] = rows.ctypes.data, rows.shape[0]
+    control[_ROWS], control[_COPIES], control[_NUM_ROWS] = rows.ctypes.data, rows.shape[0], rows.shape[1]
     control[_STEP], control[_STEP_SIZE] = step.ctypes.data, step.shape[0]
     left = atomic_load(base + 8 * _LEFT)
     generation = atomic_load(base + 8 * _GENERATION) + 1
     atomic_store(base + 8 * _JOINED, generation << _GENERATION_SHIFT)
     add_and_wake(base + 8 * _GENERATION, 1, sleepers)
-    execute(rows, step, 0, sleepers)
+    execute(rows[0], step, 0, sleepers)
     joined = atomic_add(base + 8 * _JOINED, _CLOSED) & _COUNT
     if joined:
         _wait_above(base + 8 * _LEFT, left + joined - 1, sleepers)
@@ -103,33 +107,25 @@ def _release(control: Any) -> None:
     add_and_wake(control.ctypes.data + 8 * _GENERATION, 1, control.ctypes.data + 8 * _SLEEPERS)
 
 
-def physical_cores() -> list[int]:
-    """One CPU number per physical core, of those this process may use."""
-    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-    seen: set[str] = set()
-    cores = []
-    for cpu in allowed:
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        key = siblings.read_text() if siblings.exists() else str(cpu)
-        if key not in seen:
-            seen.add(key)
-            cores.append(cpu)
-    return cores
-
-
 class Team:
-    """`threads` workers, the caller of `run` included. Not reentrant: one thread calls `run` at a time."""
+    """`threads` workers, or those of a seating, the caller of `run` included. One thread calls `run` at a time.
 
-    def __init__(self, threads: int) -> None:
-        if threads < 1:
+    Where the seating binds workers, `run` binds its caller too, for good; `close` by the same thread undoes that.
+    """
+
+    def __init__(self, threads: int | Seating) -> None:
+        self._seating = Seating.of(threads)
+        self.threads = self._seating.threads
+        if self.threads < 1:
             raise ValueError(f"a team needs at least 1 thread, not {threads}")
-        self.threads = threads
+        self._seats = self._seating.seats
+        self._leader, self._leaders_cpus = 0, frozenset[int]()
         self._control = np.zeros(_CONTROL_WORDS, np.int64)
         self._closed = False
         self._warm_up()
         self._workers = [
-            threading.Thread(target=_serve, args=(self._control, i), name=f"isotherm-cpu-{i}", daemon=True)
-            for i in range(1, threads)
+            threading.Thread(target=self._work, args=(i, seat), name=f"isotherm-cpu-{i}", daemon=True)
+            for i, seat in enumerate(self._seats[1:], 1)
         ]
         for worker in self._workers:
             worker.start()
@@ -137,15 +133,27 @@ class Team:
     def _warm_up(self) -> None:
         """Compile everything on this thread: workers that compile would wait for one another's locks."""
         control = np.zeros(_CONTROL_WORDS, np.int64)
-        _lead(control, np.zeros((0, WIDTH), np.int64), np.zeros(0, np.int64), np.zeros(1, np.int64))
+        _lead(control, np.zeros((1, 0, WIDTH), np.int64), np.zeros(0, np.int64), np.zeros(1, np.int64))
         control[_STOP] = 1
-        _serve(control, 1)
+        _serve(control, 1, 0)
         _release(control)
+
+    def _work(self, worker: int, seat: Seat) -> None:
+        self._seating.take(seat)
+        _serve(self._control, worker, seat.node)
+
+    def _bind_leader(self) -> None:
+        if hasattr(os, "sched_getaffinity"):
+            self._leaders_cpus = frozenset(os.sched_getaffinity(0))
+        self._leader = threading.get_ident()
+        self._seating.take(self._seats[0])
 
     def run(self, program: FrozenProgram, step: NDArray[np.int64]) -> None:
         """Run `program` once on all workers; returns when every op is done."""
         if self._closed:
             raise RuntimeError("the thread team is closed")
+        if self._seats[0].cpus is not None and threading.get_ident() != self._leader:
+            self._bind_leader()
         _lead(self._control, program.rows, program.counters, step)
 
     def close(self) -> None:
@@ -156,3 +164,5 @@ class Team:
             _release(self._control)
             for worker in self._workers:
                 worker.join()
+            if self._leaders_cpus and threading.get_ident() == self._leader:
+                bind(self._leaders_cpus)

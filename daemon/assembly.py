@@ -1,5 +1,6 @@
 """How a daemon is put together: model -> runner -> scheduler -> engine, with the tokenizer and template beside them."""
 
+import logging
 import os
 import time
 from collections import Counter
@@ -12,6 +13,8 @@ import psutil
 from .. import __version__
 from ..cpu_kernels.features import host_tier
 from ..cpu_kernels.layout import KV_BLOCK
+from ..cpu_kernels.seating import Seating
+from ..cpu_kernels.topology import Topology, read_topology
 from ..experts.demo import build_demo, demo_source
 from ..experts.formats import format_of
 from ..experts.model import Model, open_model
@@ -112,6 +115,8 @@ class Assembly:
                 "formats": formats_of(self.model),
             },
             "threads": self.threads,
+            "affinity": self.config.affinity,
+            "memory_nodes": self.runner.seating.nodes,
             "kernels": host_tier().name,
             "memory": {
                 "resident_bytes": psutil.Process().memory_info().rss,
@@ -160,12 +165,12 @@ def assemble(config: Config, progress: Progress) -> Assembly:
     num_blocks = plan_memory(model, config, free_memory())
     events = EventLog()
     _tell_fallbacks(tokenizer, events)
-    threads = config.threads or default_threads()
+    seating = seat(config, read_topology(), events)
     store = packed_folder() if config.pack_cache else None
-    weights = load_weights(model, threads=threads, store=store, progress=progress, events=events)
+    weights = load_weights(model, threads=seating, store=store, progress=progress, events=events)
     runner = load_runner(
         model,
-        threads=threads,
+        threads=seating,
         num_blocks=num_blocks,
         max_context=context_of(model, config),
         max_step_tokens=config.max_step_tokens,
@@ -183,11 +188,23 @@ def assemble(config: Config, progress: Progress) -> Assembly:
         tokenizer=tokenizer,
         chat_template=template,
         throughput=Throughput(),
-        threads=threads,
+        threads=seating.threads,
         kv_bytes=num_blocks * kv_block_bytes(model.spec, config.kv_half),
         load_s=time.monotonic() - started,
         created=int(time.time()),
     )
+
+
+def seat(config: Config, topology: Topology, events: EventLog) -> Seating:
+    """The seats of the engine's threads: as many as are asked for, else one for each core that is not a slow one."""
+    threads = config.threads or default_threads(topology=topology)
+    slow = len(topology.cores) - topology.fast_cores
+    if slow and threads <= topology.fast_cores:
+        detail = (
+            f"{slow} slower cores of {len(topology.cores)} get no thread of their own; more --threads would use them"
+        )
+        events.record("slow_cores_unused", detail, logging.INFO)
+    return Seating(threads, topology, config.affinity, events.record)
 
 
 def _tell_fallbacks(tokenizer: Tokenizer, events: EventLog) -> None:

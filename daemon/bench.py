@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cpu_kernels.bandwidth import read_gb_s
+from ..cpu_kernels.seating import Affinity, Seating
+from ..cpu_kernels.topology import read_topology
 from ..experts.model import Model, open_model
 from ..experts.pack import packed_size
 from ..experts.progress import Progress
@@ -32,13 +34,14 @@ _SEED = 20_08
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """threads of the engine (None: what decodes fastest), prompt tokens of the prefill, tokens to generate, numbers of
-    streams."""
+    """threads of the engine (None: what decodes fastest) and what they are bound to, prompt tokens of the prefill,
+    tokens to generate, numbers of streams."""
 
     threads: int | None
     prompt: int
     gen: int
     streams: tuple[int, ...]
+    affinity: Affinity = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +79,10 @@ def measure(path: Path, options: BenchOptions, progress: Progress) -> BenchResul
     num_blocks = -(-positions // DecoderRunner.block_size) + max(options.streams, default=1)
     model = open_model(path)
     _check_fit(model, longest, num_blocks)
+    topology = read_topology()
     runner = load_runner(
         model,
-        threads=options.threads or default_threads(),
+        threads=Seating(options.threads or default_threads(topology=topology), topology, options.affinity),
         num_blocks=num_blocks,
         max_context=longest,
         max_running=max(options.streams, default=1),
@@ -95,7 +99,8 @@ def _measure_loaded(runner: DecoderRunner, options: BenchOptions, load_s: float,
     first_token_s = Driver(runner).prefill(1, options.prompt)
     if options.threads is not None:
         return _measure(runner, options, (load_s, first_token_s), progress)
-    curve = measure_curve(lambda threads: _decode_rate(runner, threads, min(options.gen, _CURVE_TOKENS)), progress)
+    tokens = min(options.gen, _CURVE_TOKENS)
+    curve = measure_curve(lambda threads: _decode_rate(runner, threads, tokens), runner.seating, progress)
     chosen = runner.on_threads(best_threads(curve))
     try:
         Driver(chosen).prefill(1, options.prompt)  # its buffers are new
@@ -159,7 +164,7 @@ def _measure(
         prefill_tok_s=float(np.mean(prefill)),
         decode_tok_s=decode_tok_s,
         streams=streams,
-        read_gb_s=read_gb_s(threads),
+        read_gb_s=read_gb_s(runner.seating),
         decode_gb_s=(runner.active_weight_bytes_per_token + kv_bytes) * decode_tok_s / 1e9,
         load_s=starting[0],
         first_token_s=starting[1],

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from ..cpu_kernels.seating import Affinity
+
 KvFormat = Literal["f16", "f32"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -21,9 +23,9 @@ class Config:
     """Settings of `isotherm serve`.
 
     model: a .gguf file or a safetensors folder; None is the embedded demo model. threads: None is one per physical
-    core. context: tokens of prompt and answer together; None is the model's own, at most `max_default_context`.
-    kv_gib: memory of the KV cache; None is decided by `memory.plan_blocks`. pack_cache: whether packed weights are kept
-    on the disk for the next start. The rest has no flag:
+    core. affinity: what they are bound to, see `Seating`. context: tokens of prompt and answer together; None is the
+    model's own, at most `max_default_context`. kv_gib: memory of the KV cache; None is decided by `memory.plan_blocks`.
+    pack_cache: whether packed weights are kept on the disk for the next start. The rest has no flag:
     max_step_tokens bounds a step of the model, step_target_s is how long one with running streams should take,
     max_queued_tokens bounds the prompts that wait, drain_s is what open requests get when the daemon is told to stop.
     """
@@ -32,6 +34,7 @@ class Config:
     host: str = "127.0.0.1"
     port: int = 8440
     threads: int | None = None
+    affinity: Affinity = "none"
     context: int | None = None
     kv_gib: float | None = None
     max_running: int = 64
@@ -54,6 +57,7 @@ class Config:
         _check_range("max-running", self.max_running, 1, self.max_step_tokens)
         _check_range("max-queued", self.max_queued, 1, 1 << 20)
         _check_choice("kv-format", self.kv_format, get_args(KvFormat))
+        _check_choice("affinity", self.affinity, get_args(Affinity))
         _check_choice("log-level", self.log_level, get_args(LogLevel))
 
     @property

@@ -10,16 +10,17 @@ from pathlib import Path
 
 import psutil
 
-from ..cpu_kernels.team import physical_cores
+from ..cpu_kernels.topology import Topology, read_topology
 
 GROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
 
 
-def default_threads(groups: Path = GROUPS, membership: Path = MEMBERSHIP) -> int:
-    """One thread per physical core, but no more than the CPU quota lets run."""
+def default_threads(groups: Path = GROUPS, membership: Path = MEMBERSHIP, topology: Topology | None = None) -> int:
+    """One thread per physical core that is not a slow one, but no more than the CPU quota lets run."""
     quotas = [quota for folder in _folders("cpu", groups, membership) if (quota := _quota(folder)) is not None]
-    return max(1, min([len(physical_cores()), *(math.ceil(quota) for quota in quotas)]))
+    cores = (topology or read_topology()).fast_cores
+    return max(1, min([cores, *(math.ceil(quota) for quota in quotas)]))
 
 
 def free_memory(groups: Path = GROUPS, membership: Path = MEMBERSHIP) -> int:

@@ -1,6 +1,7 @@
 """The runner on the CPU: lays a StepPlan out in the arrays that the recorded program reads, and runs the program."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 from ..cpu_kernels.descriptor import N_LOGITS, N_QUERY_BLOCKS, N_TOKENS
 from ..cpu_kernels.layout import KV_BLOCK, QUERY_BLOCK
+from ..cpu_kernels.seating import Seating
 from ..cpu_kernels.team import Team
 from ..experts.cpu_ops import CpuOps, check_spec
 from ..experts.decoder import record
@@ -30,7 +32,13 @@ class DecoderRunner:
     block_size = KV_BLOCK
 
     def __init__(
-        self, spec: ModelSpec, weights: PackedWeights, cache: KvStore, limits: StepLimits, num_blocks: int, threads: int
+        self,
+        spec: ModelSpec,
+        weights: PackedWeights,
+        cache: KvStore,
+        limits: StepLimits,
+        num_blocks: int,
+        seating: Seating,
     ) -> None:
         self.vocab_size, self.num_blocks = spec.vocab_size, num_blocks
         self.max_step_tokens = limits.tokens
@@ -39,10 +47,10 @@ class DecoderRunner:
         self.active_weight_bytes_per_token = _active_bytes(spec, weights)
         self._spec, self._weights, self._cache = spec, weights, cache  # the program holds their addresses
         self._inputs = StepInputs(limits)
-        self._ops = CpuOps(spec, weights, self._inputs, cache, threads)
+        self._ops = CpuOps(spec, weights, self._inputs, cache, seating.threads)
         record(spec, self._ops)
         self._program = self._ops.program()
-        self.team = Team(threads)
+        self.seating, self.team = seating, Team(seating)
 
     def execute(self, plan: StepPlan) -> NDArray[np.float32]:
         """Run one step; logits [chunks that sample, vocab_size], valid until the next call.
@@ -56,7 +64,8 @@ class DecoderRunner:
 
     def on_threads(self, threads: int) -> "DecoderRunner":
         """Another runner of the same weights and cache. Only one of them may run at a time; each must be closed."""
-        return DecoderRunner(self._spec, self._weights, self._cache, self._inputs.limits, self.num_blocks, threads)
+        seating = replace(self.seating, threads=threads)
+        return DecoderRunner(self._spec, self._weights, self._cache, self._inputs.limits, self.num_blocks, seating)
 
     def close(self) -> None:
         """Stop the workers. The runner cannot be used afterwards."""
@@ -115,13 +124,14 @@ class DecoderRunner:
 def load_weights(
     model: Model,
     *,
-    threads: int,
+    threads: int | Seating,
     store: Path | None = None,
     progress: Progress | None = None,
     events: EventLog | None = None,
 ) -> PackedWeights:
     """The packed weights of a model, from its store below the folder `store` if there is one.
 
+    threads: how many, or a seating that also says where they and their shares of the weights lie.
     Raises ModelError for what cannot be run.
     """
     check_spec(model.spec)
@@ -138,7 +148,7 @@ def load_weights(
 def load_runner(
     model: Model,
     *,
-    threads: int,
+    threads: int | Seating,
     num_blocks: int,
     max_context: int,
     max_step_tokens: int = 512,
@@ -149,14 +159,14 @@ def load_runner(
 ) -> DecoderRunner:
     """Record a model's program over its packed weights. Raises ModelError for what cannot be run.
 
-    weights: what `load_weights` gave; without them they are packed now.
+    weights: what `load_weights` gave for the same `threads`; without them they are packed now.
     """
     weights = weights or load_weights(model, threads=threads, progress=progress)
     limits = StepLimits(max_step_tokens, max_running, -(-max_context // KV_BLOCK))
     cache = KvStore(model.spec, num_blocks, kv_half)
     if progress:
         progress("compiling kernels", 0, 1)
-    runner = DecoderRunner(model.spec, weights, cache, limits, num_blocks, threads)
+    runner = DecoderRunner(model.spec, weights, cache, limits, num_blocks, Seating.of(threads))
     if progress:
         progress("compiling kernels", 1, 1)
     return runner

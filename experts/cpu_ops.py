@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cpu_kernels.descriptor import N_LOGITS, N_TOKENS
-from ..cpu_kernels.layout import KINDS, padded
+from ..cpu_kernels.layout import KINDS, ROWS, padded
 from ..cpu_kernels.program import FrozenProgram, Program
 from ..cpu_kernels.rope import NO_NORM, NORM_ALL_HEADS, NORM_EACH_HEAD
 from ..cpu_kernels.rope import STEP as HEAD_STEP
@@ -60,7 +60,7 @@ class CpuOps:
         self._program.add(
             "embed", tokens=self._inputs.tokens.ctypes.data, reader=reader_address(matrix.kind), w=matrix.address,
             tile_bytes=matrix.tile_bytes, spans=matrix.spans, **_rows("out", self.buffers.x),
-            count_slot=N_TOKENS,
+            count_slot=N_TOKENS, share=matrix.share, gap=matrix.gap,
         )  # fmt: skip
         single = next((b.routes for b in self.buffers.branches.values() if b.routes.num_experts == 1), None)
         self._group(single) if single else self._program.meet()
@@ -141,26 +141,23 @@ class CpuOps:
 
     def feed_forward(self, layer: int, branch: str, *, together: bool) -> None:
         here, buffers = _prefix(layer, branch), self.buffers.branches[branch]
-        (gate, gates), (up, ups) = self._table(here + "gate"), self._table(here + "up")
-        down = self._matrix(here + "down")
+        gate, up, down = (self._matrix(here + part) for part in ("gate", "up", "down"))
         x, x_stride = self.buffers.normed.read_by(gate.kind)
         second_x, second_x_stride = self.buffers.normed.read_by(up.kind)
         out, out_stride = buffers.inner.read_by(down.kind)
         self._expert(
-            "expert_gate_up", gate, gates, buffers.routes, together=together, x=x, x_stride=x_stride, out=out,
-            out_stride=out_stride, second_x=second_x, second_x_stride=second_x_stride,
-            second_product=product_address(up.kind), second_table=ups, second_tile_bytes=up.tile_bytes,
+            "expert_gate_up", (here + "gate", here + "up"), buffers.routes, together=together, x=x, x_stride=x_stride,
+            out=out, out_stride=out_stride, second_x=second_x, second_x_stride=second_x_stride,
+            second_product=product_address(up.kind), second_tile_bytes=up.tile_bytes,
             out_quantised=int(KINDS[down.kind].quantised), out_columns=padded(buffers.inner.columns),
         )  # fmt: skip
 
     def project_down(self, layer: int, branch: str, *, together: bool) -> None:
         here, buffers = _prefix(layer, branch), self.buffers.branches[branch]
-        down, downs = self._table(here + "down")
-        x, x_stride = buffers.inner.read_by(down.kind)
+        x, x_stride = buffers.inner.read_by(self._matrix(here + "down").kind)
         self._expert(
-            "expert_down", down, downs, buffers.routes, together=together, x=x, x_stride=x_stride,
-            **_rows("out", buffers.outs),
-            second_x=0, second_x_stride=0, second_product=0, second_table=0, second_tile_bytes=0,
+            "expert_down", (here + "down",), buffers.routes, together=together, x=x, x_stride=x_stride,
+            **_rows("out", buffers.outs), second_x=0, second_x_stride=0, second_product=0, second_tile_bytes=0,
             out_quantised=0, out_columns=0,
         )  # fmt: skip
 
@@ -194,26 +191,33 @@ class CpuOps:
     ) -> None:
         matrix = self._weights.matrices[role]
         address, stride = x.read_by(matrix.kind)
-        self._program.add(
-            "linear", x=address, x_stride=stride, product=product_address(matrix.kind),
-            tile_bytes=matrix.tile_bytes,
-            w=matrix.address, tiles=matrix.tiles, spans=matrix.spans, chunk=self._chunk(matrix),
-            out=out.ctypes.data, out_stride=out.strides[0],
-            bias=self._vector(bias) if bias in self._weights.vectors else self.buffers.no_bias.ctypes.data,
-            add=int(add), low=-clip, high=clip, count_slot=count_slot,
-            scratch=self.buffers.scratch.ctypes.data,
-        )  # fmt: skip
+        biases = self._vector(bias) if bias in self._weights.vectors else self.buffers.no_bias.ctypes.data
+        for shard in matrix.shards:
+            before = 4 * ROWS * shard.first  # bytes of the results of the tiles before
+            self._program.add(
+                "linear", node=shard.node, x=address, x_stride=stride, product=product_address(matrix.kind),
+                tile_bytes=matrix.tile_bytes,
+                w=shard.address, tiles=shard.tiles, spans=matrix.spans, chunk=self._chunk(matrix),
+                out=out.ctypes.data + before, out_stride=out.strides[0], bias=biases + before,
+                add=int(add), low=-clip, high=clip, count_slot=count_slot,
+                scratch=self.buffers.scratch.ctypes.data,
+            )  # fmt: skip
         if not together:
             self._program.meet()
 
-    def _expert(self, op: str, matrix: PackedMatrix, table: int, routes: Routes, *, together: bool, **own: int) -> None:
-        self._program.add(
-            op, product=product_address(matrix.kind), table=table, tile_bytes=matrix.tile_bytes, tiles=matrix.tiles,
-            spans=matrix.spans, chunk=_EXPERT_TILES, offsets=routes.offsets.ctypes.data,
-            order=routes.order.ctypes.data, active=routes.active.ctypes.data,
-            num_active=routes.num_active.ctypes.data, top_k=routes.top_k,
-            scratch=self.buffers.scratch.ctypes.data, **own,
-        )  # fmt: skip
+    def _expert(self, op: str, roles: tuple[str, ...], routes: Routes, *, together: bool, **own: int) -> None:
+        """An op over a bank of experts, or two of one shape."""
+        matrix = self._matrix(roles[0])
+        for shard in matrix.shards:
+            table, second = (*(self._table(role, shard.node) for role in roles), 0)[:2]
+            self._program.add(
+                op, node=shard.node, product=product_address(matrix.kind), table=table, second_table=second,
+                tile_bytes=matrix.tile_bytes, start=shard.first, tiles=shard.first + shard.tiles,
+                spans=matrix.spans, chunk=_EXPERT_TILES, offsets=routes.offsets.ctypes.data,
+                order=routes.order.ctypes.data, active=routes.active.ctypes.data,
+                num_active=routes.num_active.ctypes.data, top_k=routes.top_k,
+                scratch=self.buffers.scratch.ctypes.data, **own,
+            )  # fmt: skip
         if not together:
             self._program.meet()
 
@@ -235,12 +239,13 @@ class CpuOps:
     def _matrix(self, role: str) -> PackedMatrix:
         return self._weights.banks[role][0] if role in self._weights.banks else self._weights.matrices[role]
 
-    def _table(self, role: str) -> tuple[PackedMatrix, int]:
-        """A bank's first matrix, and the address of the addresses of all."""
+    def _table(self, role: str, node: int) -> int:
+        """The address of the addresses of a bank's matrices: of their shares at a node, as if tile 0 lay there too."""
         bank = self._weights.banks.get(role) or [self._weights.matrices[role]]
-        table = np.array([matrix.address for matrix in bank], np.int64)
+        shares = [matrix.shards[node] for matrix in bank]
+        table = np.array([share.address - share.first * bank[0].tile_bytes for share in shares], np.int64)
         self._keep.append(table)
-        return bank[0], table.ctypes.data
+        return table.ctypes.data
 
 
 def _rows(name: str, rows: NDArray[np.uint8]) -> dict[str, int]:

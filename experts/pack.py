@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cpu_kernels.crew import Crew
 from ..cpu_kernels.layout import KINDS, ROWS, SPAN, packed_bytes, padded, padded_rows
+from ..cpu_kernels.seating import Seating
 from .checkpoint import release
 from .checkpoint.base import RawTensor
 from .codes import pack_rows
@@ -20,16 +21,33 @@ from .progress import Progress
 
 VECTOR = "vector"
 _SLAB = 1 << 20  # elements unpacked at a time: bounds the temporary memory
+_REGION = 1 << 22  # a node's part of the arena is a multiple of that: whole huge pages, and whole chunks of a store
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Tiles first .. first + tiles - 1 of a matrix, at `address` in the memory of a node."""
+
+    node: int
+    first: int
+    tiles: int
+    address: int
 
 
 @dataclass(frozen=True, slots=True)
 class PackedMatrix:
-    """A matrix [rows, columns] in tiles at `address`; the arena owns the memory."""
+    """A matrix [rows, columns] in tiles at `address`; the arena owns the memory.
+
+    On a machine with several memory nodes its tiles are shared out: `address` is that of node 0's share, those of the
+    others are each `gap` bytes further.
+    """
 
     kind: str
     rows: int
     columns: int
     address: int
+    nodes: int = 1
+    gap: int = 0
 
     @property
     def tiles(self) -> int:
@@ -47,10 +65,25 @@ class PackedMatrix:
     def nbytes(self) -> int:
         return packed_bytes(self.kind, self.rows, self.columns)
 
+    @property
+    def share(self) -> int:
+        """Tiles of a node; the last ones may have fewer or none."""
+        return share_of(self.rows, self.nodes) // ROWS
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """What lies at each node, where anything does."""
+        firsts = range(0, self.tiles, self.share)
+        return tuple(
+            Shard(node, first, min(self.share, self.tiles - first), self.address + node * self.gap)
+            for node, first in enumerate(firsts)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a tensor lies in the arena: a matrix of `kind`, or a vector of `columns` float32 (kind "vector").
+    """Where a tensor lies in each node's part of the arena: a matrix of `kind`, or a vector of `columns` float32 (kind
+    "vector"), which only node 0 has. nbytes: at one node.
 
     expert: of a bank; None for a matrix of its own. format: the checkpoint's.
     """
@@ -62,12 +95,13 @@ class Slot:
     rows: int
     columns: int
     offset: int
+    nodes: int = 1
 
     @property
     def nbytes(self) -> int:
         if self.kind == VECTOR:
             return 4 * padded(self.columns)
-        return packed_bytes(self.kind, self.rows, self.columns)
+        return packed_bytes(self.kind, share_of(self.rows, self.nodes), self.columns)
 
 
 @dataclass(slots=True)
@@ -86,12 +120,14 @@ class PackedWeights:
     @classmethod
     def of(cls, slots: Sequence[Slot], arena: NDArray[np.uint8]) -> "PackedWeights":
         """The weights that lie, or will lie, in an arena by `slots`."""
-        weights = cls(arena)
+        weights, nodes = cls(arena), slots[0].nodes
+        gap = arena_bytes(slots) // nodes
         for slot in slots:
             if slot.kind == VECTOR:
                 weights.vectors[slot.role] = arena[slot.offset : slot.offset + slot.nbytes].view(np.float32)
                 continue
-            matrix = PackedMatrix(slot.kind, slot.rows, slot.columns, arena.ctypes.data + slot.offset)
+            address = arena.ctypes.data + slot.offset
+            matrix = PackedMatrix(slot.kind, slot.rows, slot.columns, address, nodes, gap)
             if slot.expert is None:
                 weights.matrices[slot.role] = matrix
             else:
@@ -107,17 +143,23 @@ class PackedWeights:
         return self.arena.nbytes
 
 
-def packed_size(model: Model) -> int:
+def share_of(rows: int, nodes: int) -> int:
+    """Rows of a matrix at each of so many memory nodes: whole pairs of tiles."""
+    return padded_rows(-(-rows // nodes))
+
+
+def packed_size(model: Model, nodes: int = 1) -> int:
     """Bytes that `pack` will allocate, computed from shapes alone. Raises as `slots_of`."""
-    return arena_bytes(slots_of(model))
+    return arena_bytes(slots_of(model, nodes))
 
 
 def arena_bytes(slots: Sequence[Slot]) -> int:
-    """Size of the arena that `slots` lie in."""
-    return slots[-1].offset + slots[-1].nbytes
+    """Size of the arena that `slots` lie in: an equal part for each node, one after the other."""
+    part, nodes = slots[-1].offset + slots[-1].nbytes, slots[-1].nodes
+    return part if nodes == 1 else nodes * -(-part // _REGION) * _REGION
 
 
-def slots_of(model: Model) -> list[Slot]:
+def slots_of(model: Model, nodes: int = 1) -> list[Slot]:
     """The slots of all tensors, one after the other. No weight is read.
 
     Raises UnsupportedModelError where the experts of a layer differ in their packed kind.
@@ -126,19 +168,24 @@ def slots_of(model: Model) -> list[Slot]:
     for role, expert, tensor in _tensors(model):
         rows, columns = tensor.shape if len(tensor.shape) > 1 else (1, tensor.shape[0])
         kind = format_of(tensor).packed if len(tensor.shape) > 1 else VECTOR
-        slots.append(Slot(role, expert, tensor.format, kind, rows, columns, offset))
+        slots.append(Slot(role, expert, tensor.format, kind, rows, columns, offset, nodes))
         offset += slots[-1].nbytes
     return slots
 
 
-def pack(model: Model, threads: int = 1, progress: Progress | None = None) -> PackedWeights:
-    """Pack all weights of `model`. Peak memory is the packed size plus a few MiB per thread."""
-    slots = slots_of(model)
-    size = arena_bytes(slots)
-    packed = PackedWeights.of(slots, arena(size))
-    with ThreadPoolExecutor(threads) as pool:
-        pieces = pool.map(lambda slot: _pack_one(model, slot, packed.arena), slots)
-        for slot, _ in zip(slots, pieces, strict=True):
+def pack(model: Model, threads: int | Seating = 1, progress: Progress | None = None) -> PackedWeights:
+    """Pack all weights of `model`. Peak memory is the packed size plus a few MiB per thread.
+
+    Each memory node of a seating gets a share of the rows of every matrix, written by threads that are bound to it.
+    """
+    seating = Seating.of(threads)
+    slots = slots_of(model, seating.nodes)
+    packed = PackedWeights.of(slots, arena(arena_bytes(slots)))
+    size = slots[-1].offset + slots[-1].nbytes
+    pieces = [(slot, node) for slot in slots for node in range(1 if slot.kind == VECTOR else seating.nodes)]
+    with Crew(seating) as crew:
+        done = crew.map(lambda piece: _pack_one(model, *piece, packed.arena), pieces, lambda piece: piece[1])
+        for (slot, _), _ in zip(pieces, done, strict=True):
             if progress:
                 progress("packing weights", slot.offset + slot.nbytes, size)
     return packed
@@ -167,7 +214,8 @@ def _check_one_kind(role: str, experts: list[RawTensor]) -> None:
         )
 
 
-def _pack_one(model: Model, slot: Slot, arena: NDArray[np.uint8]) -> None:
+def _pack_one(model: Model, slot: Slot, node: int, arena: NDArray[np.uint8]) -> None:
+    """A node's share of a tensor."""
     if slot.kind == VECTOR:
         values = model.weights.dense(slot.role)
         arena[slot.offset : slot.offset + values.nbytes].view(np.float32)[:] = values
@@ -178,9 +226,12 @@ def _pack_one(model: Model, slot: Slot, arena: NDArray[np.uint8]) -> None:
     spans, span_bytes = padded(slot.columns) // SPAN, KINDS[slot.kind].span_bytes
     tile_bytes = spans * span_bytes
     slab = max(2 * ROWS, _SLAB // padded(slot.columns) // (2 * ROWS) * (2 * ROWS))
-    for first in range(0, slot.rows, slab):
-        raw = tensor.data[first : first + slab]
-        start = slot.offset + first // ROWS * tile_bytes
+    share = share_of(slot.rows, slot.nodes)
+    begin, end = node * share, min((node + 1) * share, slot.rows)
+    at = node * (arena.nbytes // slot.nodes) + slot.offset
+    for first in range(begin, end, slab):
+        raw = tensor.data[first : min(first + slab, end)]
+        start = at + (first - begin) // ROWS * tile_bytes
         tiles = padded_rows(len(raw)) // ROWS
         out = arena[start : start + tiles * tile_bytes].reshape(tiles, spans, span_bytes)
         pack_rows(tensor.format, np.ascontiguousarray(raw), slot.columns, out)

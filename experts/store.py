@@ -11,7 +11,8 @@ again.
 
 The arena is mapped where the system maps it in huge pages: it is there at once and takes no memory twice. From small
 pages decoding was measured 12 to 18 % slower, so there it is read into memory that has huge ones. A file that is
-replaced or removed lives on for those who have mapped it.
+replaced or removed lives on for those who have mapped it. On a machine with several memory nodes it is always read, by
+threads that are bound to the node of what they read: pages of a mapping lie wherever somebody first read the file.
 """
 
 import hashlib
@@ -20,7 +21,6 @@ import shutil
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -31,14 +31,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cpu_kernels import layout, packing
+from ..cpu_kernels.crew import Crew
+from ..cpu_kernels.seating import Note, Seating
 from .files import locked, replacing
 from .mapped import HUGE_PAGE, map_huge
 from .memory import arena
 from .model import Model
 from .pack import PackedWeights, Slot, arena_bytes, pack, slots_of
 from .progress import Progress
-
-Note = Callable[[str, str], None]
 
 MAGIC = b"ISOTHERM"
 VERSION = 1  # of this file's format
@@ -63,17 +63,18 @@ class PackedStore:
         """One file for each checkpoint, so that a store of another version is replaced."""
         return self.folder / f"{self.model.checkpoint.fingerprint[:32]}.packed"
 
-    def load(self, threads: int = 1, progress: Progress | None = None) -> PackedWeights:
+    def load(self, threads: int | Seating = 1, progress: Progress | None = None) -> PackedWeights:
         """The weights as they were saved; the checkpoint's are not read.
 
         Raises StoreError for a file that is damaged or not of this model and version, OSError where it cannot be read.
         """
-        slots = slots_of(self.model)
+        seating = Seating.of(threads)
+        slots = slots_of(self.model, seating.nodes)
         size = arena_bytes(slots)
         with self.path.open("rb", buffering=0) as file:
             sums = _read_head(file, _head(self.model, slots))
             base = _arena_at(len(sums))
-            mapped = map_huge(file.fileno(), base, size)
+            mapped = map_huge(file.fileno(), base, size) if seating.nodes == 1 else None
             memory = arena(size) if mapped is None else mapped
 
             def read(number: int) -> int:
@@ -84,12 +85,12 @@ class PackedStore:
                     raise StoreError(f"the checksum of its chunk {number} is wrong")
                 return chunk.nbytes
 
-            _for_chunks(read, size, threads, partial(progress, "reading packed weights") if progress else None)
+            _for_chunks(read, size, seating, partial(progress, "reading packed weights") if progress else None)
         with suppress(OSError):  # the time of the last use only says which file to remove first, if that may be done
             os.utime(self.path)
         return PackedWeights.of(slots, memory)
 
-    def save(self, weights: PackedWeights, threads: int = 1, progress: Progress | None = None) -> None:
+    def save(self, weights: PackedWeights, threads: int | Seating = 1, progress: Progress | None = None) -> None:
         """Write the weights to the disk. Until all of it is there the file has another name.
 
         Raises StoreError where another process is writing it or the disk is too full, OSError where it cannot be
@@ -101,9 +102,9 @@ class PackedStore:
                 raise StoreError("another process is writing it")
             self._make_room(weights.nbytes)
             with replacing(self.path) as part, part.open("wb", buffering=0) as file:
-                self._write(file, weights.arena, threads, progress)
+                self._write(file, weights.arena, Seating.of(threads), progress)
 
-    def _write(self, file: BinaryIO, memory: NDArray[np.uint8], threads: int, progress: Progress | None) -> None:
+    def _write(self, file: BinaryIO, memory: NDArray[np.uint8], seating: Seating, progress: Progress | None) -> None:
         sums = np.zeros(_chunks(memory.nbytes), "<u4")
         base = _arena_at(len(sums))
 
@@ -113,8 +114,8 @@ class PackedStore:
             _put(file, chunk, base + number * CHUNK)
             return chunk.nbytes
 
-        _for_chunks(write, memory.nbytes, threads, partial(progress, "storing packed weights") if progress else None)
-        head = _head(self.model, slots_of(self.model)) + sums.tobytes()
+        _for_chunks(write, memory.nbytes, seating, partial(progress, "storing packed weights") if progress else None)
+        head = _head(self.model, slots_of(self.model, seating.nodes)) + sums.tobytes()
         _put(file, head + zlib.crc32(head).to_bytes(4, "little"), 0)
 
     def _make_room(self, needed: int) -> None:
@@ -131,7 +132,7 @@ class PackedStore:
 
 
 def stored_weights(
-    model: Model, folder: Path, threads: int = 1, progress: Progress | None = None, note: Note | None = None
+    model: Model, folder: Path, threads: int | Seating = 1, progress: Progress | None = None, note: Note | None = None
 ) -> PackedWeights:
     """The packed weights of `model`: read from its store below `folder`, else packed and stored there.
 
@@ -183,7 +184,7 @@ def _read_head(file: BinaryIO, expected: bytes) -> NDArray[np.uint32]:
     if found[2] != fingerprint:
         raise StoreError("it was packed from another checkpoint")
     if found[1] != version or found[3] != digest:
-        raise StoreError("it was packed by another version")
+        raise StoreError("it was packed by another version, or for another number of memory nodes")
     if found[4] != size or os.fstat(file.fileno()).st_size != _arena_at(_chunks(size)) + size:
         raise StoreError("its size is wrong")
     if zlib.crc32(head[:end]) != int.from_bytes(head[end:], "little"):
@@ -205,11 +206,11 @@ def _arena_at(chunks: int) -> int:
 
 
 def _for_chunks(
-    work: Callable[[int], int], size: int, threads: int, progress: Callable[[int, int], None] | None
+    work: Callable[[int], int], size: int, seating: Seating, progress: Callable[[int, int], None] | None
 ) -> None:
-    done = 0
-    with ThreadPoolExecutor(threads) as pool:
-        for nbytes in pool.map(work, range(_chunks(size))):
+    done, part = 0, size // seating.nodes
+    with Crew(seating) as crew:
+        for nbytes in crew.map(work, range(_chunks(size)), lambda number: number * CHUNK // part):
             done += nbytes
             if progress:
                 progress(done, size)

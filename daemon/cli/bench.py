@@ -3,10 +3,11 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
+from ...cpu_kernels.seating import Affinity
 from .bench_tables import curve_table, kernel_table, model_table, moe_table
 from .output import ExitCode, fail, out, refusals
 from .progress import progress_bars
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _AUTO = "auto"
 _MOST_STREAMS, _MOST_THREADS, _MOST_TOKENS, _MOST_WIDTH = 512, 1024, 65536, 1 << 20
 _MODES = {  # the parameters that belong to one thing to measure
-    **dict.fromkeys(("model", "prompt", "gen", "streams"), "a model"),
+    **dict.fromkeys(("model", "affinity", "prompt", "gen", "streams"), "a model"),
     **dict.fromkeys(("moe", "weight_format", "tokens"), "--moe"),
     "kernels": "--kernels",
 }
@@ -38,6 +39,9 @@ def bench(
             show_default="one per physical core",
         ),
     ] = None,
+    affinity: Annotated[
+        str, typer.Option(help="What threads are bound to, as for `isotherm serve`.", metavar="none|cores")
+    ] = "none",
     prompt: Annotated[int, typer.Option(help="Tokens of the prompt that prefill is measured with.", min=1)] = 512,
     gen: Annotated[int, typer.Option(help="Tokens to generate.", min=1)] = 64,
     streams: Annotated[
@@ -69,7 +73,8 @@ def bench(
         _bench_kernels(_threads(threads), as_json)
     else:
         counts = _numbers("--streams", streams, _MOST_STREAMS)
-        _bench_model(model, None if threads == _AUTO else _threads(threads), prompt, gen, counts, as_json)
+        number = None if threads == _AUTO else _threads(threads)
+        _bench_model(model, number, _affinity(affinity), prompt, gen, counts, as_json=as_json)
 
 
 def _check_together(ctx: typer.Context, mode: str) -> None:
@@ -83,12 +88,19 @@ def _check_together(ctx: typer.Context, mode: str) -> None:
 
 
 def _bench_model(
-    model: Path | None, threads: int | None, prompt: int, gen: int, streams: tuple[int, ...], as_json: bool
+    model: Path | None,
+    threads: int | None,
+    affinity: Affinity,
+    prompt: int,
+    gen: int,
+    streams: tuple[int, ...],
+    *,
+    as_json: bool,
 ) -> None:
     from ..assembly import demo_model
     from ..bench import BenchOptions, measure
 
-    options = BenchOptions(threads=threads, prompt=prompt, gen=gen, streams=streams)
+    options = BenchOptions(threads=threads, affinity=affinity, prompt=prompt, gen=gen, streams=streams)
     with refusals(), progress_bars() as report:
         result = measure(model or demo_model(report), options, report)
     if as_json:
@@ -142,6 +154,12 @@ def _threads(text: str | None) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= _MOST_THREADS:
         fail(f"--threads is {text!r}; name a number from 1 to {_MOST_THREADS}, or auto for a model", ExitCode.USAGE)
     return int(text)
+
+
+def _affinity(text: str) -> Affinity:
+    if text not in get_args(Affinity):
+        fail(f"--affinity is {text!r}; it must be one of {', '.join(get_args(Affinity))}", ExitCode.USAGE)
+    return cast(Affinity, text)
 
 
 def _numbers(option: str, text: str, most: int) -> tuple[int, ...]:

@@ -36,8 +36,9 @@ def model_table(result: "BenchResult", prompt: int) -> Table:
 def curve_table(curve: Sequence["ThreadPoint"], chosen: int, *, ascii_only: bool) -> Table:
     """Decode rate and read bandwidth by the number of threads, with a bar for the rate."""
     best = max(point.decode_tok_s for point in curve)
+    several = any(point.nodes > 1 for point in curve)
     table = Table("", box=None, pad_edge=False)
-    for name in ("threads", "tokens/s", "reads GB/s"):
+    for name in ("threads", *(["memory nodes"] if several else []), "tokens/s", "reads GB/s"):
         table.add_column(name, justify="right")
     table.add_column()
     for point in curve:
@@ -45,7 +46,8 @@ def curve_table(curve: Sequence["ThreadPoint"], chosen: int, *, ascii_only: bool
         marks += [] if point.physical else ["more than cores"]
         bar = ("#" if ascii_only else "█") * round(_BAR * point.decode_tok_s / best)
         rates = (f"{point.decode_tok_s:.1f}", f"{point.read_gb_s:.1f}")
-        table.add_row(", ".join(marks), str(point.threads), *rates, bar)
+        nodes = [str(point.nodes)] if several else []
+        table.add_row(", ".join(marks), str(point.threads), *nodes, *rates, bar)
     return table
 
 

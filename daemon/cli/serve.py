@@ -16,6 +16,7 @@ from typing import Annotated, NoReturn, cast
 
 import typer
 
+from ...cpu_kernels.seating import Affinity
 from ...experts.progress import Progress
 from ..config import Config, KvFormat, LogLevel, key_digests
 from ..paths import log_file
@@ -38,6 +39,14 @@ Model = Annotated[
     typer.Argument(help="A .gguf file or a safetensors folder; none is the embedded demo model.", show_default=False),
 ]
 Threads = Annotated[int | None, typer.Option(help="CPU threads of the engine.", show_default="one per physical core")]
+AffinityName = Annotated[
+    str,
+    typer.Option(
+        "--affinity",
+        help="What threads are bound to; none is their memory node, if there are several.",
+        metavar="none|cores",
+    ),
+]
 Context = Annotated[
     int | None,
     typer.Option(
@@ -67,6 +76,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = _DEFAULT.host,
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = _DEFAULT.port,
     threads: Threads = _DEFAULT.threads,
+    affinity: AffinityName = _DEFAULT.affinity,
     context: Context = _DEFAULT.context,
     kv_gib: KvGib = _DEFAULT.kv_gib,
     max_running: Annotated[int, typer.Option(help="Requests in one step of the model.")] = _DEFAULT.max_running,
@@ -93,6 +103,7 @@ def serve(
             host=host,
             port=port,
             threads=threads,
+            affinity=cast(Affinity, affinity),
             context=context,
             kv_gib=kv_gib,
             max_running=max_running,

@@ -7,7 +7,7 @@ from isotherm.cpu_kernels.descriptor import N_TOKENS
 from isotherm.cpu_kernels.layout import CODES, KINDS, padded
 from isotherm.cpu_kernels.matmul import EMBED_FIELDS, embed
 from isotherm.cpu_kernels.tiles import reader_address
-from support.matrices import Bank, multiply, random_matrix, random_rows, run_experts
+from support.matrices import Bank, line_aligned, multiply, random_matrix, random_rows, run_experts
 from support.ops import run_op
 
 COLUMNS = [32, 64, 96, 160, 704, 2880]
@@ -92,13 +92,25 @@ def test_the_largest_codes_do_not_overflow(kind, extreme, largest):
     assert_close(multiply(matrix, x), reference.linear(x, matrix.values), x, matrix.values)
 
 
+@pytest.mark.parametrize("share", [2, 4])  # tiles of 4
 @pytest.mark.parametrize("columns", COLUMNS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_embed_takes_rows_out(kind, columns):
+def test_embed_takes_rows_out(kind, columns, share):
     matrix = random_matrix(kind, 33, columns)
     tokens = np.array([32, 0, 15, 16, 31, 0, 17], np.int64)
     out = np.full((len(tokens), padded(columns) + 16), 7, np.float32)
-    fields = {"tokens": tokens, "w": matrix.tiles, "out": out, "out_stride": out.strides[0], "count_slot": N_TOKENS}
+    apart = line_aligned((2, 5, matrix.tile_bytes), 0xFF)
+    shares = matrix.tiles.reshape(-1, share, matrix.tile_bytes)
+    apart[: len(shares), :share] = shares
+    fields = {
+        "tokens": tokens,
+        "w": apart,
+        "share": share,
+        "gap": apart.strides[0],
+        "out": out,
+        "out_stride": out.strides[0],
+        "count_slot": N_TOKENS,
+    }
     fields |= {"reader": reader_address(kind), "tile_bytes": matrix.tile_bytes, "spans": matrix.fields["spans"]}
     run_op(embed, EMBED_FIELDS, fields, step={N_TOKENS: len(tokens)}, threads=2)
     np.testing.assert_allclose(out[:, :columns], matrix.values[tokens], rtol=1e-6, atol=1e-6)

@@ -4,11 +4,10 @@ import threading
 import time
 
 import numpy as np
-import psutil
 import pytest
 from isotherm.cpu_kernels.descriptor import N_TOKENS, STEP_SLOTS
 from isotherm.cpu_kernels.program import Program
-from isotherm.cpu_kernels.team import Team, physical_cores
+from isotherm.cpu_kernels.team import Team
 from support.matrices import line_aligned, random_matrix, random_rows, records
 
 TOKENS, WIDTH = 5, 128
@@ -125,19 +124,14 @@ def test_other_python_threads_run_during_a_run():
     assert moved
 
 
-def cpu_seconds() -> float:
-    times = psutil.Process().cpu_times()
-    return float(times.user + times.system)
-
-
 def test_an_idle_team_uses_no_cpu():
     team, chain = Team(4), Chain(2)
     try:
         chain.run(team)
         time.sleep(0.05)
-        before = cpu_seconds()
+        before = time.process_time()
         time.sleep(1.0)
-        assert cpu_seconds() - before < 0.05
+        assert time.process_time() - before < 0.01
     finally:
         team.close()
 
@@ -169,11 +163,6 @@ def test_a_closed_team_refuses_to_run():
 def test_a_team_has_at_least_one_thread():
     with pytest.raises(ValueError, match="at least 1"):
         Team(0)
-
-
-def test_physical_cores_are_some_of_the_allowed():
-    cores = physical_cores()
-    assert cores and len(cores) <= (psutil.cpu_count() or 1) and len(set(cores)) == len(cores)
 
 
 def test_an_op_needs_all_its_fields():

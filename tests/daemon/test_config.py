@@ -27,6 +27,7 @@ KIB = 2**10
         ("max_queued", 0, "--max-queued"),
         ("kv_format", "q8", "--kv-format"),
         ("log_level", "loud", "--log-level"),
+        ("affinity", "sockets", "--affinity"),
     ],
 )
 def test_wrong_setting_is_named_with_what_would_be_right(field: str, value: object, flag: str) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from isotherm.cpu_kernels.team import physical_cores
+from isotherm.cpu_kernels.topology import Core, Topology, read_topology
 from isotherm.daemon.machine import default_threads, free_memory
 
 MIB = 2**20
@@ -22,7 +22,7 @@ def membership(tmp_path: Path) -> Path:
 
 
 def test_without_groups_the_machine_is_the_limit(tmp_path, membership):
-    assert default_threads(tmp_path, membership) == len(physical_cores())
+    assert default_threads(tmp_path, membership) == read_topology().fast_cores
     assert 0 < free_memory(tmp_path, membership) <= psutil.virtual_memory().total
 
 
@@ -42,7 +42,15 @@ def test_a_quota_below_one_cpu_gives_one_thread(member, files, tmp_path, members
 def test_no_quota_is_no_limit(tmp_path, membership):
     membership.write_text("3:cpu:/\n0::/\n")
     write(tmp_path, {"cpu.max": "max 100000", "cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"})
-    assert default_threads(tmp_path, membership) == len(physical_cores())
+    assert default_threads(tmp_path, membership) == read_topology().fast_cores
+
+
+@pytest.mark.parametrize(("quota", "threads"), [("max", 2), ("150000", 2), ("100000", 1)])
+def test_slow_cores_and_second_cpus_of_a_core_get_no_thread(quota, threads, tmp_path, membership):
+    topology = Topology((Core((0, 1)), Core((2, 3)), Core((4,), fast=False), Core((5,), fast=False)))
+    membership.write_text("0::/\n")
+    write(tmp_path, {"cpu.max": f"{quota} 100000"})
+    assert default_threads(tmp_path, membership, topology) == threads
 
 
 @pytest.mark.parametrize(

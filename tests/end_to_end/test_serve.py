@@ -5,6 +5,7 @@ import shlex
 import signal
 import subprocess
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,22 @@ def test_a_server_that_is_open_to_the_network_tells_so(tmp_path: Path, model: Pa
 def test_a_closed_terminal_ends_the_daemon_in_order(tmp_path: Path, model: Path) -> None:
     with running(tmp_path, model) as daemon:
         assert daemon.stop(signal.SIGHUP) == 0
+
+
+def ran_s(pid: int) -> float:
+    """Seconds that all threads of a process have run, to the nanosecond."""
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="exact CPU time is read from Linux's /proc")
+def test_an_idle_daemon_uses_less_than_a_hundredth_of_a_core(tmp_path: Path, model: Path) -> None:
+    with running(tmp_path, model) as daemon:
+        assert ask(daemon, max_tokens=8).status_code == 200
+        time.sleep(0.5)
+        before = ran_s(daemon.process.pid)
+        time.sleep(3)
+        assert ran_s(daemon.process.pid) - before < 0.03
 
 
 def test_nohup_keeps_the_daemon(tmp_path: Path, model: Path) -> None:
