@@ -83,8 +83,8 @@ class Seating:
             )
 
 
-def bind(cpus: frozenset[int]) -> None:
-    """Let the calling thread run on these CPUs only. Raises OSError where the system refuses it."""
+def bind(cpus: frozenset[int], thread: int = 0) -> None:
+    """Let the thread of a native id, or the calling one, run on these CPUs only. Raises OSError if that is refused."""
     if not hasattr(os, "sched_setaffinity"):
         raise OSError("this system binds no threads")
-    os.sched_setaffinity(0, cpus)
+    os.sched_setaffinity(thread, cpus)

@@ -8,6 +8,8 @@ All state that threads share is in one int64 array, a cache line per counter.
 
 import os
 import threading
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -107,10 +109,18 @@ def _release(control: Any) -> None:
     add_and_wake(control.ctypes.data + 8 * _GENERATION, 1, control.ctypes.data + 8 * _SLEEPERS)
 
 
+@dataclass(frozen=True, slots=True)
+class _Leader:
+    """The thread that was bound by calling `run`, and the CPUs that it had before."""
+
+    thread: threading.Thread
+    cpus: frozenset[int] | None
+
+
 class Team:
     """`threads` workers, or those of a seating, the caller of `run` included. One thread calls `run` at a time.
 
-    Where the seating binds workers, `run` binds its caller too, for good; `close` by the same thread undoes that.
+    Where the seating binds workers, `run` binds its caller too, until another thread calls it or the team is closed.
     """
 
     def __init__(self, threads: int | Seating) -> None:
@@ -119,7 +129,7 @@ class Team:
         if self.threads < 1:
             raise ValueError(f"a team needs at least 1 thread, not {threads}")
         self._seats = self._seating.seats
-        self._leader, self._leaders_cpus = 0, frozenset[int]()
+        self._leader: _Leader | None = None
         self._control = np.zeros(_CONTROL_WORDS, np.int64)
         self._closed = False
         self._warm_up()
@@ -142,18 +152,27 @@ class Team:
         self._seating.take(seat)
         _serve(self._control, worker, seat.node)
 
-    def _bind_leader(self) -> None:
-        if hasattr(os, "sched_getaffinity"):
-            self._leaders_cpus = frozenset(os.sched_getaffinity(0))
-        self._leader = threading.get_ident()
+    def _seat_leader(self) -> None:
+        """Bind the calling thread, if it is not yet; the one before it gets back what it had."""
+        if self._leader and self._leader.thread.ident == threading.get_ident():
+            return
+        self._free_leader()
+        cpus = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+        self._leader = _Leader(threading.current_thread(), cpus)
         self._seating.take(self._seats[0])
+
+    def _free_leader(self) -> None:
+        leader, self._leader = self._leader, None
+        if leader and leader.cpus and leader.thread.is_alive() and leader.thread.native_id:
+            with suppress(ProcessLookupError):  # it has ended just now
+                bind(leader.cpus, leader.thread.native_id)
 
     def run(self, program: FrozenProgram, step: NDArray[np.int64]) -> None:
         """Run `program` once on all workers; returns when every op is done."""
         if self._closed:
             raise RuntimeError("the thread team is closed")
-        if self._seats[0].cpus is not None and threading.get_ident() != self._leader:
-            self._bind_leader()
+        if self._seats[0].cpus is not None:
+            self._seat_leader()
         _lead(self._control, program.rows, program.counters, step)
 
     def close(self) -> None:
@@ -164,5 +183,4 @@ class Team:
             _release(self._control)
             for worker in self._workers:
                 worker.join()
-            if self._leaders_cpus and threading.get_ident() == self._leader:
-                bind(self._leaders_cpus)
+            self._free_leader()

@@ -72,7 +72,7 @@ def _rows(data: dict[str, Any], url: str) -> Iterator[tuple[str, str]]:
         "speed",
         f"{data['tokens_per_second']:.1f} tokens/s in the last seconds, {data['generated_tokens']} since the start",
     )
-    yield "kernels", f"{data['kernels']}, {_count(data['threads'], 'thread')}"
+    yield "kernels", f"{data['kernels']}, {_count(data['threads'], 'thread')}{_seats(data)}"
     prefix = data["prefix_cache"]
     share = prefix["hit"] / prefix["queried"] if prefix["queried"] else 0.0
     yield "prefix cache", f"{share:.0%} of {prefix['queried']} prompt tokens were found"
@@ -82,6 +82,12 @@ def _rows(data: dict[str, Any], url: str) -> Iterator[tuple[str, str]]:
     latest = {event["name"]: event["detail"] for event in data["events"]["recent"]}
     for name, count in counts.items():
         yield "degradations", f"{name} x {count}: {latest.get(name, '')}"
+
+
+def _seats(data: dict[str, Any]) -> str:
+    """Where the threads sit, if not just anywhere."""
+    nodes = f" at {data['memory_nodes']} memory nodes" if data["memory_nodes"] > 1 else ""
+    return nodes + (", each bound to a core" if data["affinity"] == "cores" else "")
 
 
 def _count(number: int, noun: str) -> str:

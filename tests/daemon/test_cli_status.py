@@ -25,6 +25,8 @@ def status_data(**changes: Any) -> dict[str, Any]:
             "formats": {"Q4_K": {"tensors": 3, "packed": "q4m", "exact": False}},
         },
         "threads": 2,
+        "affinity": "none",
+        "memory_nodes": 1,
         "kernels": "avx2",
         "memory": {"resident_bytes": 2**30, "weight_bytes": 2**29, "kv_bytes": 2**28},
         "kv": {"format": "f16", "blocks": 8, "free_blocks": 6, "usage": 0.25},
@@ -76,6 +78,11 @@ def test_status_in_a_pipe_keeps_lines_whole() -> None:
 def test_one_of_a_kind_is_singular() -> None:
     with serving(make_service(status=lambda: status_data(threads=1))) as port:
         assert "1 thread\n" in run("status", "--port", port).stdout
+
+
+def test_threads_that_are_bound_are_told() -> None:
+    with serving(make_service(status=lambda: status_data(affinity="cores", memory_nodes=2))) as port:
+        assert "avx2, 2 threads at 2 memory nodes, each bound to a core\n" in run("status", "--port", port).stdout
 
 
 @pytest.mark.parametrize("answer", [{"state": "ready"}, [], {}])
