@@ -144,8 +144,8 @@ class PackedWeights:
 
 
 def share_of(rows: int, nodes: int) -> int:
-    """Rows of a matrix at each of so many memory nodes: whole pairs of tiles."""
-    return padded_rows(-(-rows // nodes))
+    """Rows of a matrix at each memory node; at several, whole spans of a record that its product may be rounded to."""
+    return padded_rows(rows) if nodes == 1 else padded(-(-rows // nodes))
 
 
 def packed_size(model: Model, nodes: int = 1) -> int:

@@ -13,6 +13,7 @@ from support.machines import nodes_here, same_affinity
 from support.tiny import VOCAB_SIZE, write_gguf, write_hf
 
 PROMPT = np.random.default_rng(3).integers(0, VOCAB_SIZE, 21).tolist()
+WIDE = {"hidden_size": 256, "intermediate_size": 160, "moe_intermediate_size": 160}  # more than one node's share
 
 
 def logits(path: Path, threads: int | Seating) -> NDArray[np.float32]:
@@ -35,9 +36,9 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     architecture, *kind = request.param.split()
     folder = tmp_path_factory.mktemp("model")
     if kind in ([], ["tied"]):
-        write_hf(folder, architecture, tie_word_embeddings=kind == ["tied"])
+        write_hf(folder, architecture, tie_word_embeddings=kind == ["tied"], **WIDE)
         return folder
-    write_gguf(folder / "tiny.gguf", architecture, *kind)
+    write_gguf(folder / "tiny.gguf", architecture, *kind, **WIDE)
     return folder / "tiny.gguf"
 
 

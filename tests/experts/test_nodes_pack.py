@@ -30,23 +30,27 @@ def values(weights: PackedWeights, matrix: PackedMatrix) -> np.ndarray:
     return np.concatenate(parts)[: matrix.rows]
 
 
+WIDE = {"hidden_size": 256, "intermediate_size": 160, "moe_intermediate_size": 160}  # more than one node's share
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     path = tmp_path_factory.mktemp("model") / "tiny.gguf"
-    write_gguf(path, "qwen2_moe", "Q4_0")
+    write_gguf(path, "qwen2_moe", "Q4_0", **WIDE)
     return open_model(path)
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_shards_of_all_nodes_are_the_matrix(architecture: str, nodes: int, tmp_path: Path) -> None:
-    write_hf(tmp_path, architecture)
+    write_hf(tmp_path, architecture, **WIDE)
     model = open_model(tmp_path)
     weights = pack(model, Seating(nodes, nodes_here(nodes)))
     assert weights.nbytes == packed_size(model, nodes)
     for role, matrix in weights.matrices.items():
         np.testing.assert_array_equal(values(weights, matrix), model.weights.dense(role))
     for role, bank in weights.banks.items():
+        assert len(bank[0].shards) > 1
         for expert, matrix in enumerate(bank):
             np.testing.assert_array_equal(values(weights, matrix), model.weights.dense_expert(role, expert))
     for role, vector in weights.vectors.items():
@@ -55,9 +59,17 @@ def test_the_shards_of_all_nodes_are_the_matrix(architecture: str, nodes: int, t
 
 @pytest.mark.parametrize(
     ("rows", "nodes", "tiles"),
-    [(320, 1, [20]), (320, 2, [10, 10]), (96, 2, [4, 2]), (33, 2, [2, 2]), (1, 2, [2]), (160, 4, [4, 4, 2])],
+    [
+        (320, 1, [20]),
+        (320, 2, [12, 8]),
+        (96, 2, [4, 2]),
+        (33, 2, [4]),
+        (1, 2, [2]),
+        (768, 4, [12] * 4),
+        (99, 4, [4, 4]),
+    ],
 )
-def test_nodes_get_equal_shares_in_pairs_of_tiles(rows: int, nodes: int, tiles: list[int]) -> None:
+def test_nodes_get_equal_shares_in_spans_of_rows(rows: int, nodes: int, tiles: list[int]) -> None:
     shards = PackedMatrix("q4", rows, 64, 1 << 20, nodes, 1 << 16).shards
     assert [shard.tiles for shard in shards] == tiles
     assert [shard.first for shard in shards] == [sum(tiles[:i]) for i in range(len(tiles))]
