@@ -1,4 +1,7 @@
-"""Adding the experts' outputs to the residual stream, in rank order."""
+"""Adding the experts' outputs to the residual stream, in rank order.
+
+With few of them `down` has done so already.
+"""
 
 from typing import Any
 
@@ -11,8 +14,8 @@ from .memory import atomic_add, read_f32
 from .routing import exp_of
 from .simd import Emit, Value, f32, f32x16, i64, micro_kernel
 
-FIELDS = ("x", "x_stride", "n", "outs", "outs_stride", "top_k", "position", "weights", "gate", "gate_stride")
-(X, X_STRIDE, N, OUTS, OUTS_STRIDE, TOP_K, POSITION, WEIGHTS, GATE, GATE_STRIDE) = slots(FIELDS)
+FIELDS = ("x", "x_stride", "n", "outs", "outs_stride", "top_k", "position", "weights", "gate", "gate_stride", "few")
+(X, X_STRIDE, N, OUTS, OUTS_STRIDE, TOP_K, POSITION, WEIGHTS, GATE, GATE_STRIDE, FEW) = slots(FIELDS)
 ROUNDING = 1e-6  # of the sum of weights that were made to add up to one
 UNROLL = 4  # vectors of 16 columns that share the loop over the experts
 
@@ -40,7 +43,7 @@ def _whole_weight(e: Emit, weights: Value, top_k: Value) -> Value:
 
 
 @micro_kernel()
-def _add_columns(
+def add_columns(
     e: Emit,
     x: Value,
     n: Value,
@@ -94,19 +97,25 @@ def _add_columns(
 
 
 @kernel
+def gate_of(gates: int, stride: int, token: int) -> Any:
+    """sigmoid(gate[token]); 1 where there are no gates."""
+    if gates == 0:
+        return np.float32(1)
+    return np.float32(1) / (np.float32(1) + exp_of(-read_f32(gates + token * stride)))
+
+
+@kernel
 def combine(d: Any, step: Any, worker: int) -> None:
     """x[t] += sigmoid(gate[t]) * sum over choices j of weights[t, j] * outs[position[t * top_k + j]]. Items: tokens.
 
-    weights 0: all 1; gate 0: no sigmoid.
+    weights 0: all 1; gate 0: no sigmoid. Does nothing if there are at most `few` choices in all.
     """
     count, top_k = step[N_TOKENS], d[TOP_K]
-    while True:
+    while count * top_k > d[FEW]:
         token = atomic_add(d[COUNTER], 1)
         if token >= count:
             break
-        gate = np.float32(1)
-        if d[GATE] != 0:
-            gate = np.float32(1) / (np.float32(1) + exp_of(-read_f32(d[GATE] + token * d[GATE_STRIDE])))
+        gate = gate_of(d[GATE], d[GATE_STRIDE], token)
         weights = 0 if d[WEIGHTS] == 0 else d[WEIGHTS] + 4 * token * top_k
         x, position = d[X] + token * d[X_STRIDE], d[POSITION] + 8 * token * top_k
-        _add_columns(x, d[N], d[OUTS], d[OUTS_STRIDE], top_k, position, weights, gate)
+        add_columns(x, d[N], d[OUTS], d[OUTS_STRIDE], top_k, position, weights, gate)

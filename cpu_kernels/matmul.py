@@ -1,4 +1,4 @@
-"""Matrix products over packed tiles: linear layers, embedding lookup, and the two products of an expert.
+"""Matrix products over packed tiles: linear layers, embedding lookup, and the first product of an expert.
 
 Work is claimed in chunks of tiles. Each worker has a scratch area: int64[8] record addresses, then float32 [8][64]
 results for each of two matrices, then 64 intermediate values, then int64[8] record addresses for the second matrix.
@@ -186,24 +186,3 @@ def _gate_up_span(d: Any, block: int, gate: int, up: int, start: int, tile: int,
             quantise_span(hidden, record, tile // FOUR, d[_M_COLUMNS])
         else:
             _copy_span(hidden, record + 64 * tile)
-
-
-@kernel
-def expert_down(d: Any, step: Any, worker: int) -> None:
-    """Row s of out = D_e x[s] for the s-th pair in expert order. Items: active experts x chunks of tiles."""
-    scratch = d[_M_SCRATCH] + worker * SCRATCH_BYTES
-    chunks, items = _items(d)
-    while True:
-        item = atomic_add(d[COUNTER], 1)
-        if item >= items:
-            break
-        expert, first, last, start, end = _item(d, item, chunks)
-        w = read_i64(d[_M_TABLE] + 8 * expert)
-        while start < end:
-            block = min(BLOCK, end - start)
-            for t in range(block):
-                write_i64(scratch + 8 * t, d[_M_X] + (start + t) * d[_M_X_STRIDE])
-            for tile in range(first, last):
-                at, out = w + tile * d[_M_TILE_BYTES], d[_M_OUT] + start * d[_M_OUT_STRIDE] + tile * 64
-                call_product(d[_M_PRODUCT], block, at, d[_M_SPANS], scratch, out, d[_M_OUT_STRIDE])
-            start += block

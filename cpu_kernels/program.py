@@ -15,9 +15,11 @@ from .attention import attention
 from .combine import FIELDS as COMBINE_FIELDS
 from .combine import combine
 from .descriptor import BARRIER, COUNTER, ENTRY, WIDTH, bits_of
+from .down import FIELDS as DOWN_FIELDS
+from .down import expert_down
 from .futex import SPINS, add_and_wake, sleep_on
 from .jit import OP_SIGNATURE, address_of, call_op, kernel
-from .matmul import EMBED_FIELDS, EXPERT_FIELDS, LINEAR_FIELDS, embed, expert_down, expert_gate_up, linear
+from .matmul import EMBED_FIELDS, EXPERT_FIELDS, LINEAR_FIELDS, embed, expert_gate_up, linear
 from .memory import atomic_add, atomic_load, pause
 from .norm import QUANTISE_FIELDS, RMS_NORM_FIELDS, quantise, rms_norm
 from .rope import FIELDS as ROPE_FIELDS
@@ -43,7 +45,7 @@ OPS = {
     "route": Op(route, ROUTE_FIELDS),
     "group": Op(group, GROUP_FIELDS),
     "expert_gate_up": Op(expert_gate_up, EXPERT_FIELDS),
-    "expert_down": Op(expert_down, EXPERT_FIELDS),
+    "expert_down": Op(expert_down, DOWN_FIELDS),
     "combine": Op(combine, COMBINE_FIELDS),
 }
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cpu_kernels.attention import scratch_bytes
+from ..cpu_kernels.down import SCRATCH_BYTES as DOWN_BYTES
 from ..cpu_kernels.layout import KINDS, padded, record_bytes
 from ..cpu_kernels.matmul import SCRATCH_BYTES
 from .memory import aligned
@@ -83,6 +84,7 @@ class Buffers:
         widest = max(spec.vocab_size, spec.q_size, spec.hidden_size, spec.routing.num_experts if spec.routing else 0)
         self.no_bias = aligned(1, 4 * padded(widest))
         self.scratch = aligned(threads, SCRATCH_BYTES)
+        self.down_scratch = aligned(threads, DOWN_BYTES)
         self.attention_scratch = aligned(threads, scratch_bytes(spec.num_heads, spec.num_kv_heads, spec.head_dim))
 
 

@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cpu_kernels.descriptor import N_LOGITS, N_TOKENS
+from ..cpu_kernels.down import FEW_PAIRS
+from ..cpu_kernels.down import MOST_TILES as DOWN_TILES
 from ..cpu_kernels.layout import KINDS, ROWS, padded
 from ..cpu_kernels.program import FrozenProgram, Program
 from ..cpu_kernels.rope import NO_NORM, NORM_ALL_HEADS, NORM_EACH_HEAD
@@ -145,32 +147,44 @@ class CpuOps:
         x, x_stride = self.buffers.normed.read_by(gate.kind)
         second_x, second_x_stride = self.buffers.normed.read_by(up.kind)
         out, out_stride = buffers.inner.read_by(down.kind)
-        self._expert(
-            "expert_gate_up", (here + "gate", here + "up"), buffers.routes, together=together, x=x, x_stride=x_stride,
-            out=out, out_stride=out_stride, second_x=second_x, second_x_stride=second_x_stride,
-            second_product=product_address(up.kind), second_tile_bytes=up.tile_bytes,
-            out_quantised=int(KINDS[down.kind].quantised), out_columns=padded(buffers.inner.columns),
-        )  # fmt: skip
+        for shard in gate.shards:
+            table, second = (self._table(here + part, shard.node) for part in ("gate", "up"))
+            self._program.add(
+                "expert_gate_up", node=shard.node, x=x, x_stride=x_stride, product=product_address(gate.kind),
+                table=table, tile_bytes=gate.tile_bytes, start=shard.first, tiles=shard.first + shard.tiles,
+                spans=gate.spans, chunk=_EXPERT_TILES, out=out, out_stride=out_stride,
+                second_x=second_x, second_x_stride=second_x_stride, second_product=product_address(up.kind),
+                second_table=second, second_tile_bytes=up.tile_bytes,
+                out_quantised=int(KINDS[down.kind].quantised), out_columns=padded(buffers.inner.columns),
+                offsets=buffers.routes.offsets.ctypes.data, order=buffers.routes.order.ctypes.data,
+                active=buffers.routes.active.ctypes.data, num_active=buffers.routes.num_active.ctypes.data,
+                top_k=buffers.routes.top_k, scratch=self.buffers.scratch.ctypes.data,
+            )  # fmt: skip
+        if not together:
+            self._program.meet()
 
-    def project_down(self, layer: int, branch: str, *, together: bool) -> None:
-        here, buffers = _prefix(layer, branch), self.buffers.branches[branch]
-        x, x_stride = buffers.inner.read_by(self._matrix(here + "down").kind)
-        self._expert(
-            "expert_down", (here + "down",), buffers.routes, together=together, x=x, x_stride=x_stride,
-            **_rows("out", buffers.outs), second_x=0, second_x_stride=0, second_product=0, second_tile_bytes=0,
-            out_quantised=0, out_columns=0,
-        )  # fmt: skip
-
-    def combine(self, layer: int, branch: str) -> None:
-        buffers = self.buffers.branches[branch]
-        gated = branch == "shared" and self._spec.shared_gate
-        self._program.add(
-            "combine", **_rows("x", self.buffers.x), n=self._spec.hidden_size,
-            **_rows("outs", buffers.outs), top_k=buffers.routes.top_k,
-            position=buffers.routes.position.ctypes.data,
-            weights=buffers.routes.weights.ctypes.data if branch == "experts" else 0,
-            gate=self.buffers.gate_logits.ctypes.data if gated else 0, gate_stride=self.buffers.gate_logits.shape[1],
-        )  # fmt: skip
+    def project_down(self, layer: int, branch: str) -> None:
+        buffers, down = self.buffers.branches[branch], self._matrix(_prefix(layer, branch) + "down")
+        routes, gated = buffers.routes, branch == "shared" and self._spec.shared_gate
+        x, x_stride = buffers.inner.read_by(down.kind)
+        choices = {
+            "top_k": routes.top_k, "position": routes.position.ctypes.data, "n": self._spec.hidden_size,
+            "weights": routes.weights.ctypes.data if branch == "experts" else 0,
+            "gate": self.buffers.gate_logits.ctypes.data if gated else 0,
+            "gate_stride": self.buffers.gate_logits.shape[1], "few": FEW_PAIRS,
+        }  # fmt: skip
+        for shard in down.shards:
+            self._program.add(
+                "expert_down", node=shard.node, x=x, x_stride=x_stride, product=product_address(down.kind),
+                table=self._table(_prefix(layer, branch) + "down", shard.node), tile_bytes=down.tile_bytes,
+                start=shard.first, tiles=shard.first + shard.tiles, spans=down.spans,
+                chunk=min(DOWN_TILES, self._chunk(down)), **_rows("out", buffers.outs),
+                offsets=routes.offsets.ctypes.data, active=routes.active.ctypes.data,
+                num_active=routes.num_active.ctypes.data, **_rows("scratch", self.buffers.down_scratch),
+                **_rows("sum", self.buffers.x), **choices,
+            )  # fmt: skip
+        self._program.meet()
+        self._program.add("combine", **_rows("x", self.buffers.x), **_rows("outs", buffers.outs), **choices)
         self._program.meet()
 
     def head(self) -> None:
@@ -201,22 +215,6 @@ class CpuOps:
                 out=out.ctypes.data + before, out_stride=out.strides[0], bias=biases + before,
                 add=int(add), low=-clip, high=clip, count_slot=count_slot,
                 scratch=self.buffers.scratch.ctypes.data,
-            )  # fmt: skip
-        if not together:
-            self._program.meet()
-
-    def _expert(self, op: str, roles: tuple[str, ...], routes: Routes, *, together: bool, **own: int) -> None:
-        """An op over a bank of experts, or two of one shape."""
-        matrix = self._matrix(roles[0])
-        for shard in matrix.shards:
-            table, second = (*(self._table(role, shard.node) for role in roles), 0)[:2]
-            self._program.add(
-                op, node=shard.node, product=product_address(matrix.kind), table=table, second_table=second,
-                tile_bytes=matrix.tile_bytes, start=shard.first, tiles=shard.first + shard.tiles,
-                spans=matrix.spans, chunk=_EXPERT_TILES, offsets=routes.offsets.ctypes.data,
-                order=routes.order.ctypes.data, active=routes.active.ctypes.data,
-                num_active=routes.num_active.ctypes.data, top_k=routes.top_k,
-                scratch=self.buffers.scratch.ctypes.data, **own,
             )  # fmt: skip
         if not together:
             self._program.meet()

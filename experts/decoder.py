@@ -40,11 +40,8 @@ class OpSet(Protocol):
     def feed_forward(self, layer: int, branch: str, *, together: bool) -> None:
         """inner = silu(gate normed) * (up normed) of a branch: "experts", "shared" or "" (dense)."""
 
-    def project_down(self, layer: int, branch: str, *, together: bool) -> None:
-        """outs = W_down inner of a branch."""
-
-    def combine(self, layer: int, branch: str) -> None:
-        """x += the branch's weighted outs."""
+    def project_down(self, layer: int, branch: str) -> None:
+        """x += the weighted W_down inner of a branch."""
 
     def head(self) -> None:
         """logits = W normed for the wanted rows."""
@@ -76,8 +73,7 @@ def _dense(ops: OpSet, layer: int) -> None:
     here = f"layers.{layer}."
     ops.norm(here + "ffn_norm", (here + "gate", here + "up"))
     ops.feed_forward(layer, "", together=False)
-    ops.project_down(layer, "", together=False)
-    ops.combine(layer, "")
+    ops.project_down(layer, "")
 
 
 def _mixture(spec: ModelSpec, ops: OpSet, layer: int) -> None:
@@ -90,9 +86,6 @@ def _mixture(spec: ModelSpec, ops: OpSet, layer: int) -> None:
         ops.feed_forward(layer, "shared", together=True)
     ops.route(layer)
     ops.feed_forward(layer, "experts", together=False)
+    ops.project_down(layer, "experts")
     if shared:
-        ops.project_down(layer, "shared", together=True)
-    ops.project_down(layer, "experts", together=False)
-    ops.combine(layer, "experts")
-    if shared:
-        ops.combine(layer, "shared")
+        ops.project_down(layer, "shared")

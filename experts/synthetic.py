@@ -45,8 +45,7 @@ class MoeLayers:
         for layer in range(self.copies):
             self._ops.group("experts")
             self._ops.feed_forward(layer, "experts", together=False)
-            self._ops.project_down(layer, "experts", together=False)
-            self._ops.combine(layer, "experts")
+            self._ops.project_down(layer, "experts")
         self.program = self._ops.program()
         progress("compiling kernels", 1, 1)
 

@@ -5,21 +5,8 @@ import pytest
 from isotherm.cpu_kernels import reference
 from isotherm.cpu_kernels.combine import FIELDS, combine
 from isotherm.cpu_kernels.descriptor import N_TOKENS
+from support.experts_sum import combined
 from support.ops import run_op
-
-
-def combined(x, outs, position, weights=None, gate=None, threads=1):
-    """The kernel's x; the columns of x beyond n must stay as they are."""
-    tokens, n = x.shape
-    wide = np.full((tokens, n + 3), 7, np.float32)
-    wide[:, :n] = x
-    top_k = position.size // tokens
-    fields = {"x": wide, "x_stride": wide.strides[0], "n": n, "outs": outs, "outs_stride": outs.strides[0]}
-    fields |= {"top_k": top_k, "position": position, "weights": 0 if weights is None else weights}
-    fields |= {"gate": 0 if gate is None else gate, "gate_stride": 0 if gate is None else gate.strides[0]}
-    run_op(combine, FIELDS, fields, step={N_TOKENS: tokens}, threads=threads)
-    assert (wide[:, n:] == 7).all()
-    return wide[:, :n]
 
 
 def case(tokens, n, top_k, seed=0):
@@ -51,6 +38,17 @@ def test_a_token_gets_the_same_bits_alone_and_by_two_threads():
         places = position[4 * token : 4 * token + 4].copy()
         alone = combined(x[token : token + 1], outs, places, weights[token : token + 1].copy())
         np.testing.assert_array_equal(alone[0], together[token])
+
+
+def test_what_few_choices_give_was_added_before():
+    x, outs, position, weights = case(4, 40, 2)
+    fields = {"x": x.copy(), "x_stride": x.strides[0], "n": 40, "outs": outs, "outs_stride": outs.strides[0]}
+    fields |= {"top_k": 2, "position": position, "weights": weights, "gate": 0, "gate_stride": 0, "few": 8}
+    run_op(combine, FIELDS, fields, step={N_TOKENS: 4})
+    np.testing.assert_array_equal(fields["x"], x)
+    fields["few"] = 7
+    run_op(combine, FIELDS, fields, step={N_TOKENS: 4})
+    np.testing.assert_array_equal(fields["x"], combined(x, outs, position, weights))
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 3, 8])

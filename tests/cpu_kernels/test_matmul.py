@@ -7,6 +7,7 @@ from isotherm.cpu_kernels.descriptor import N_TOKENS
 from isotherm.cpu_kernels.layout import CODES, KINDS, padded
 from isotherm.cpu_kernels.matmul import EMBED_FIELDS, embed
 from isotherm.cpu_kernels.tiles import reader_address
+from support.experts_sum import combined
 from support.matrices import Bank, line_aligned, multiply, random_matrix, random_rows, run_experts
 from support.ops import run_op
 
@@ -183,3 +184,18 @@ def test_scratch_of_workers_does_not_overlap():
     expected = multiply(matrix, x)
     for _ in range(20):
         np.testing.assert_array_equal(multiply(matrix, x, threads=3, chunk=1), expected)
+
+
+@pytest.mark.parametrize("hidden, inner", [(64, 96), (100, 33), (416, 64)])
+@pytest.mark.parametrize("tokens", [1, 5, 33])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_adding_up_in_the_second_product_gives_the_bits_of_doing_so_afterwards(threads, tokens, hidden, inner):
+    bank = Bank.random(5, hidden, inner, ("q4", "q4", "q8"))
+    x, ids = random_rows(tokens, hidden), np.array([[t % 5, (t + 3) % 5, (2 * t + 1) % 5] for t in range(tokens)])
+    ids[:, 2] = (ids[:, 0] + 1) % 5
+    start = random_rows(tokens, hidden, 1)
+    _, outs, position = run_experts(bank, x, ids)
+    afterwards = combined(start, outs, position, np.tile(np.float32(1) / np.float32([1, 2, 3]), (tokens, 1)))
+    at_once = start.copy()
+    run_experts(bank, x, ids, threads=threads, onto=at_once)
+    np.testing.assert_array_equal(at_once, afterwards)

@@ -4,12 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from isotherm.cpu_kernels.descriptor import N_TOKENS
+from isotherm.cpu_kernels.down import FIELDS as DOWN_FIELDS
+from isotherm.cpu_kernels.down import SCRATCH_BYTES as DOWN_BYTES
+from isotherm.cpu_kernels.down import expert_down
 from isotherm.cpu_kernels.layout import CODES, GROUP, KINDS, ROWS, SPAN, packed_bytes, padded, padded_rows, record_bytes
 from isotherm.cpu_kernels.matmul import (
     EXPERT_FIELDS,
     LINEAR_FIELDS,
     SCRATCH_BYTES,
-    expert_down,
     expert_gate_up,
     linear,
 )
@@ -161,11 +163,12 @@ class Bank:
 
 
 def run_experts(
-    bank: Bank, x: Array, ids: NDArray[np.int64], *, threads: int = 1
+    bank: Bank, x: Array, ids: NDArray[np.int64], *, threads: int = 1, onto: Array | None = None
 ) -> tuple[NDArray[np.uint8], Array, NDArray[np.int64]]:
     """Both expert ops for tokens x [T, hidden] with choices ids [T, K].
 
     Returns the inner records and the outputs [T*K, hidden], both in expert order, and the place of each pair.
+    With `onto` [T, hidden], the outputs of each token are added up to it, weighted 1 / (1 + the choice's rank).
     """
     experts, top_k = len(bank.gate), ids.shape[1]
     offsets, order, position, active = group(ids, experts)
@@ -190,6 +193,17 @@ def run_experts(
     }  # fmt: skip
     run_op(expert_gate_up, EXPERT_FIELDS, shared | first, step={N_TOKENS: len(x)}, threads=threads)
     last = {"x": between, "x_stride": between.strides[0], "table": third, "out": outs, "out_stride": outs.strides[0]}
-    run_op(expert_down, EXPERT_FIELDS, shared | last | down.fields, step={N_TOKENS: len(x)}, threads=threads)
+    weights = np.tile(np.float32(1) / np.arange(1, top_k + 1, dtype=np.float32), (len(x), 1))
+    last |= {"position": position, "weights": weights, "gate": 0, "gate_stride": 0, "n": hidden}
+    last |= {"scratch": line_aligned((threads, DOWN_BYTES), 0xFF), "scratch_stride": DOWN_BYTES}
+    last |= {"few": 0 if onto is None else ids.size, "sum": onto if onto is not None else 0, "sum_stride": 4 * hidden}
+    row = shared | last | down.fields
+    run_op(
+        expert_down,
+        DOWN_FIELDS,
+        {name: value for name, value in row.items() if name in DOWN_FIELDS},
+        step={N_TOKENS: len(x)},
+        threads=threads,
+    )
     assert (outs[:, padded_rows(hidden) :] == 7).all()
     return between, outs[:, :hidden], position
