@@ -7,9 +7,14 @@ kind  span bytes  content
 f32        4096   64 columns x 16 rows float32
 f16        2048   64 columns x 16 rows float16
 bf16       2048   64 columns x 16 rows bfloat16
+f8         1088   float32 scales[16], then 64 columns x 16 rows of 8-bit floats (E4M3), two columns side by side
 q8         1088   8-bit codes
+q8b        1088   8-bit codes, bfloat16 scales
 q4          576   4-bit codes
+q4b         576   4-bit codes, bfloat16 scales
 q4m         640   4-bit codes and minima
+q4z         640   4-bit codes and zero points
+q4zb        640   4-bit codes and zero points, bfloat16 scales
 q5          704   5-bit codes
 q5m         768   5-bit codes and minima
 q6          896   6-bit codes, a scale for 16 columns
@@ -20,7 +25,8 @@ iq4         576   4-bit codes of the table IQ4
 mx4         576   4-bit codes of the table E2M1, bfloat16 scales: any power of two
 nv4         640   4-bit codes of the table E2M1, a scale for 16 columns
 
-A span of codes: float16 scales[16] for each 32 (or 16) columns, minima likewise, the high plane, the low plane. A plane
+A span of codes: float16 scales[16] for each 32 (or 16) columns, minima likewise, the high plane, the low plane. A zero point
+stands where a minimum would, negated and in units of its scale, so that no product of the two is rounded. A plane
 holds n bits of every code as n vectors of 64 bytes (16 rows x 4 columns) for each group of 32 columns, which are 8
 such blocks of 4 columns: its first vector blocks 0 .. 8 / n - 1, the first in the lowest bits, and so on. The low plane
 holds 2, 4 or 8 bits of a code, the high plane the 1 or 2 bits above them. (The high plane is read early: behind
@@ -39,6 +45,10 @@ KV_BLOCK = 16  # positions in a block of the KV cache
 SUMS = {32: -8, 16: -32}  # by the columns of a sum, what a record multiplies it by
 
 E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # 4-bit floats, doubled
+E4M3 = tuple(  # 8-bit floats; 0x7F and 0xFF are no numbers
+    (1 - 2 * (code >> 7)) * ((code & 7) + (8 if code >> 3 & 15 else 0)) * 2.0 ** (max(code >> 3 & 15, 1) - 10)
+    for code in range(256)
+)
 IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 
@@ -47,6 +57,7 @@ class Codes:
     """How a kind stores integers: weight = scale * (code - offset), or scale * table[code], plus any minimum.
 
     low, high: bits of a code in each plane; columns: how many share a scale (32 or 16); bfloat: scales are bfloat16.
+    zeros: minima are in units of the scales, and in their type.
     offset: a power of two or 0; of a table, what makes its entries positive; 128 says that they fit into signed bytes
     as they are.
     """
@@ -56,6 +67,7 @@ class Codes:
     offset: int = 0
     columns: int = GROUP
     minima: bool = False
+    zeros: bool = False
     table: tuple[int, ...] = ()
     bfloat: bool = False
 
@@ -97,8 +109,12 @@ class Kind:
 
 CODES = {
     "q8": Codes(8, offset=128),
+    "q8b": Codes(8, offset=128, bfloat=True),
     "q4": Codes(4, offset=8),
+    "q4b": Codes(4, offset=8, bfloat=True),
     "q4m": Codes(4, minima=True),
+    "q4z": Codes(4, minima=True, zeros=True),
+    "q4zb": Codes(4, minima=True, zeros=True, bfloat=True),
     "q5": Codes(4, 1, offset=16),
     "q5m": Codes(4, 1, minima=True),
     "q6": Codes(4, 2, offset=32, columns=16),
@@ -109,7 +125,7 @@ CODES = {
     "mx4": Codes(4, offset=16, table=E2M1, bfloat=True),
     "nv4": Codes(4, offset=16, columns=16, table=E2M1),
 }
-KINDS = {"f32": Kind(4096), "f16": Kind(2048), "bf16": Kind(2048)} | {
+KINDS = {"f32": Kind(4096), "f16": Kind(2048), "bf16": Kind(2048), "f8": Kind(1088)} | {
     name: Kind(codes.span_bytes, codes) for name, codes in CODES.items()
 }
 

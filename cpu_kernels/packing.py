@@ -102,6 +102,22 @@ def pack_floats(values: NDArray[np.generic], out: Bytes) -> None:
     _transpose(values, out.reshape(out.shape[0], -1).view(values.dtype))
 
 
+@kernel
+def _pack_eights(raw: Any, out: Any) -> None:
+    for row in range(raw.shape[0]):
+        lane = row % 16
+        for span in range(raw.shape[1]):
+            source, target = raw[row, span], out[row // 16, span]
+            target[2 * lane], target[2 * lane + 1] = source[0], source[1]
+            for pair in range(32):
+                target[32 + 16 * pair + lane] = source[2 + pair]
+
+
+def pack_eights(blocks: Bytes, out: Bytes) -> None:
+    """Pack 8-bit floats, blocks [rows, blocks of 64 columns, 68]: a float32 scale, then the codes."""
+    _pack_eights(blocks.view(np.uint16), out.view(np.uint16))
+
+
 def pack_headers(values: Halves, at: int, out: Bytes, columns: int = GROUP) -> None:
     """Put 16 bits (float16, or bfloat16 as uint16) per row and `columns` columns at byte `at` of every span."""
     rows, count = values.shape

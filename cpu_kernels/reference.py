@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .layout import KINDS, KV_BLOCK, ROWS, SPAN, SUMS, Codes, padded
+from .layout import E4M3, KINDS, KV_BLOCK, ROWS, SPAN, SUMS, Codes, padded
 
 Array = NDArray[Any]
 
@@ -40,6 +40,8 @@ def unpack(kind: str, tiles: Array, rows: int, columns: int) -> Array:
     """The numbers in packed tiles, uint8 [tiles, spans, span_bytes] (see `layout`): float32 [rows, columns]."""
     count, spans = tiles.shape[:2]
     codes = KINDS[kind].codes
+    if kind == "f8":
+        return _unpack_eights(tiles)[:rows, :columns]
     if codes is None:
         bits = np.ascontiguousarray(tiles).view({"f32": np.float32, "f16": np.float16, "bf16": np.uint16}[kind])
         values = (bits.astype(np.uint32) << 16).view(np.float32) if kind == "bf16" else bits.astype(np.float32)
@@ -48,10 +50,20 @@ def unpack(kind: str, tiles: Array, rows: int, columns: int) -> Array:
     if codes.high:
         stored = stored | _plane(tiles[:, :, codes.high_at : codes.low_at], codes.high) << codes.low
     signed = (np.array(codes.unsigned) - codes.offset).astype(np.float32)[_by_rows(stored)]
-    values = signed * _headers(tiles[:, :, : codes.minima_at], codes)
+    scales = _headers(tiles[:, :, : codes.minima_at], codes)
+    values = signed * scales
     if codes.minima:
-        values += _headers(tiles[:, :, codes.minima_at : codes.high_at], codes)
+        minima = _headers(tiles[:, :, codes.minima_at : codes.high_at], codes)
+        values += minima * scales if codes.zeros else minima
     return np.asarray(values[:rows, :columns], np.float32)
+
+
+def _unpack_eights(tiles: Array) -> Array:
+    count, spans = tiles.shape[:2]
+    scales = np.ascontiguousarray(tiles[:, :, : 4 * ROWS]).view(np.float32)
+    codes = tiles[:, :, 4 * ROWS :].reshape(count, spans, SPAN // 2, ROWS, 2)
+    values = np.array(E4M3, np.float32)[_by_rows(codes)]
+    return values * np.repeat(_by_rows(scales.reshape(count, spans, 1, ROWS, 1)), SPAN, axis=1)
 
 
 def _plane(plane: Array, bits: int) -> Array:

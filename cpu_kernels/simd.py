@@ -144,10 +144,13 @@ class Emit:
     # -- 16-bit floats
     def load_half(self, pointer: Value, offset: Value | int = 0) -> Value:
         """16 float16 -> f32x16."""
+        return self.half_to_float(self.load(i16x16, pointer, offset))
+
+    def half_to_float(self, bits: Value) -> Value:
+        """16 float16, given by their bits, -> f32x16."""
         if self.tier.half:
-            return self.b.fpext(self.load(ir.VectorType(ir.HalfType(), 16), pointer, offset), f32x16)
-        bits = self.b.zext(self.load(i16x16, pointer, offset), i32x16)
-        return self._half_bits_to_float(bits)
+            return self.b.fpext(self.b.bitcast(bits, ir.VectorType(ir.HalfType(), 16)), f32x16)
+        return self._half_bits_to_float(self.b.zext(bits, i32x16))
 
     def _half_bits_to_float(self, bits: Value) -> Value:
         magnitude = self.b.shl(self.b.and_(bits, self.constant(i32x16, 0x7FFF)), self.constant(i32x16, 13))

@@ -51,6 +51,19 @@ def _read_bf16(tile: int, lane: int, spans: int, out: int) -> None:
     _unpack_bf16(tile, lane, spans, out)
 
 
+_dot_f8, _unpack_f8 = dot_tile("f8"), unpack_row("f8")
+
+
+@kernel
+def _product_f8(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
+    _dot_f8(count, w, spans, rows, out, stride)
+
+
+@kernel
+def _read_f8(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_f8(tile, lane, spans, out)
+
+
 _dot_q8, _unpack_q8 = dot_tile("q8"), unpack_row("q8")
 
 
@@ -62,6 +75,19 @@ def _product_q8(count: int, w: int, spans: int, rows: int, out: int, stride: int
 @kernel
 def _read_q8(tile: int, lane: int, spans: int, out: int) -> None:
     _unpack_q8(tile, lane, spans, out)
+
+
+_dot_q8b, _unpack_q8b = dot_tile("q8b"), unpack_row("q8b")
+
+
+@kernel
+def _product_q8b(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
+    _dot_q8b(count, w, spans, rows, out, stride)
+
+
+@kernel
+def _read_q8b(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_q8b(tile, lane, spans, out)
 
 
 _dot_q4, _unpack_q4 = dot_tile("q4"), unpack_row("q4")
@@ -77,6 +103,19 @@ def _read_q4(tile: int, lane: int, spans: int, out: int) -> None:
     _unpack_q4(tile, lane, spans, out)
 
 
+_dot_q4b, _unpack_q4b = dot_tile("q4b"), unpack_row("q4b")
+
+
+@kernel
+def _product_q4b(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
+    _dot_q4b(count, w, spans, rows, out, stride)
+
+
+@kernel
+def _read_q4b(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_q4b(tile, lane, spans, out)
+
+
 _dot_q4m, _unpack_q4m = dot_tile("q4m"), unpack_row("q4m")
 
 
@@ -88,6 +127,32 @@ def _product_q4m(count: int, w: int, spans: int, rows: int, out: int, stride: in
 @kernel
 def _read_q4m(tile: int, lane: int, spans: int, out: int) -> None:
     _unpack_q4m(tile, lane, spans, out)
+
+
+_dot_q4z, _unpack_q4z = dot_tile("q4z"), unpack_row("q4z")
+
+
+@kernel
+def _product_q4z(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
+    _dot_q4z(count, w, spans, rows, out, stride)
+
+
+@kernel
+def _read_q4z(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_q4z(tile, lane, spans, out)
+
+
+_dot_q4zb, _unpack_q4zb = dot_tile("q4zb"), unpack_row("q4zb")
+
+
+@kernel
+def _product_q4zb(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
+    _dot_q4zb(count, w, spans, rows, out, stride)
+
+
+@kernel
+def _read_q4zb(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_q4zb(tile, lane, spans, out)
 
 
 _dot_q5, _unpack_q5 = dot_tile("q5"), unpack_row("q5")
@@ -211,9 +276,14 @@ PRODUCTS = {
     "f32": _product_f32,
     "f16": _product_f16,
     "bf16": _product_bf16,
+    "f8": _product_f8,
     "q8": _product_q8,
+    "q8b": _product_q8b,
     "q4": _product_q4,
+    "q4b": _product_q4b,
     "q4m": _product_q4m,
+    "q4z": _product_q4z,
+    "q4zb": _product_q4zb,
     "q5": _product_q5,
     "q5m": _product_q5m,
     "q6": _product_q6,
@@ -228,9 +298,14 @@ READERS = {
     "f32": _read_f32,
     "f16": _read_f16,
     "bf16": _read_bf16,
+    "f8": _read_f8,
     "q8": _read_q8,
+    "q8b": _read_q8b,
     "q4": _read_q4,
+    "q4b": _read_q4b,
     "q4m": _read_q4m,
+    "q4z": _read_q4z,
+    "q4zb": _read_q4zb,
     "q5": _read_q5,
     "q5m": _read_q5m,
     "q6": _read_q6,

@@ -31,10 +31,15 @@ def parts(codes: Codes) -> int:
 
 def scales(e: Emit, codes: Codes, span: Value, place: int) -> Value:
     """The scales of the 16 rows; place: 0 .. 64 / columns - 1."""
-    return (e.load_bfloat if codes.bfloat else e.load_half)(span, 32 * place)
+    return _header(e, codes, span, 32 * place)
 
 
 def minima(e: Emit, codes: Codes, span: Value, place: int) -> Value:
     """The minima of the 16 rows, for the columns that `scales` belong to."""
     assert codes.minima and place < SPAN // codes.columns
-    return e.load_half(span, codes.minima_at + 32 * place)
+    level = _header(e, codes, span, codes.minima_at + 32 * place)
+    return e.b.fmul(level, scales(e, codes, span, place)) if codes.zeros else level
+
+
+def _header(e: Emit, codes: Codes, span: Value, at: int) -> Value:
+    return (e.load_bfloat if codes.bfloat else e.load_half)(span, at)

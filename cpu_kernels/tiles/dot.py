@@ -1,8 +1,8 @@
 """The micro-kernel of every matrix product: one weight tile (16 rows) times a few activation records.
 
 For each row and token the order of operations is fixed: exact integer sums over the columns of a scale, then one fused
-multiply-add per scale in column order, and one per span of 64 for the records' scale (per column for float weights).
-So a result does not depend on how many tokens share a call, nor on the register width.
+multiply-add per scale in column order, and one per span of 64 for the records' scale (of float weights `floats` and
+`eights` tell). So a result does not depend on how many tokens share a call, nor on the register width.
 """
 
 from typing import Any
@@ -11,6 +11,7 @@ from ..layout import GROUP, KINDS, SPAN, SUMS, Codes
 from ..simd import Emit, Value, f32, f32x16, i32, i32x16, i64, micro_kernel
 from .avx2 import dots_by_pairs
 from .codes import minima, parts, scales, unsigned_codes
+from .eights import eights_span
 from .floats import SpanBody, float_span
 
 BLOCK = 8  # most activation records per call of a product
@@ -51,7 +52,7 @@ def _some_records(
     """The tile times `tokens` records, whose addresses are at `table`."""
     records = [e.pointer(e.load(i64, table, 8 * t, 8)) for t in range(tokens)]
     codes, span_bytes = KINDS[kind].codes, KINDS[kind].span_bytes
-    body = _integer_span(codes) if codes else float_span(kind)
+    body = _integer_span(codes) if codes else eights_span if kind == "f8" else float_span(kind)
 
     def span(s: Value, totals: list[Value]) -> list[Value]:
         here = e.at(tile, e.b.mul(s, e.const(span_bytes)))

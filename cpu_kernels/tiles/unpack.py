@@ -7,13 +7,14 @@ from llvmlite import ir
 from ..layout import CODES, GROUP, KINDS, SPAN
 from ..simd import Emit, Value, f32, f32x16, i8, i32, i32x16, micro_kernel
 from .codes import minima, scales, unsigned_codes
+from .eights import unpack_eights
 
 _F32X4, _I32X4, _I8X4 = (ir.VectorType(kind, 4) for kind in (f32, i32, i8))
 
 
 def unpack_row(kind: str) -> Any:
     """The intrinsic `(tile, lane, spans, out)`: row `lane` of a tile to float32[spans * 64] at `out`."""
-    body = _unpack_integer if KINDS[kind].quantised else _unpack_float
+    body = _unpack_integer if KINDS[kind].quantised else unpack_eights if kind == "f8" else _unpack_float
 
     @micro_kernel()
     def unpack(e: Emit, tile: Value, lane: Value, spans: Value, out: Value) -> None:

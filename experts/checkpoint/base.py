@@ -1,7 +1,7 @@
 """What every checkpoint reader gives: named raw tensors on an mmap, and the metadata beside them."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,24 @@ class RawTensor:
     shape: tuple[int, ...]
     format: str
     data: NDArray[np.uint8]
+
+    def rows(self, first: int, last: int) -> NDArray[np.uint8]:
+        """Rows of a matrix in blocks of the format: contiguous uint8 [rows, bytes per row]."""
+        return np.ascontiguousarray(self.data[first:last])
+
+    def views(self, first: int, last: int) -> Iterable[NDArray[Any]]:
+        """What of the file is done with when rows up to `last`, and before those up to `first`, have been read."""
+        return (self.data[first:last],)
+
+    def expert(self, expert: int) -> "RawTensor":
+        """One matrix of a bank."""
+        return replace(self, shape=self.shape[1:], data=self.data[expert])
+
+    def part(self, part: int, parts: int) -> "RawTensor":
+        """Of rows that are `parts` equal stacks, one."""
+        rows = self.shape[-2] // parts
+        data = self.data[..., part * rows : (part + 1) * rows, :]
+        return replace(self, shape=(*self.shape[:-2], rows, self.shape[-1]), data=data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import hashlib
 import mmap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,15 +26,20 @@ def map_file(path: Path) -> NDArray[np.uint8]:
         return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 
 
-def release(tensor: RawTensor) -> None:
-    """Drop the tensor's mapped pages from the resident set; a later read brings them back from the file.
+def release(*views: NDArray[Any]) -> None:
+    """Drop mapped pages under the views from the resident set; a later read brings them back from the file.
 
-    Does nothing for a tensor that is a copy, and on systems without madvise.
+    Does nothing for an array that is a copy, and on systems without madvise.
     """
-    mapping = _mapping_under(tensor.data)
-    if mapping is None or tensor.data.size == 0 or not hasattr(mmap, "MADV_DONTNEED"):
+    for view in views:
+        _release(view)
+
+
+def _release(view: NDArray[Any]) -> None:
+    mapping = _mapping_under(view)
+    if mapping is None or view.size == 0 or not hasattr(mmap, "MADV_DONTNEED"):
         return
-    low, high = np.lib.array_utils.byte_bounds(tensor.data)
+    low, high = np.lib.array_utils.byte_bounds(view)
     start = low - np.frombuffer(mapping, np.uint8).ctypes.data
     first = max(start - FAULT_AROUND, 0)
     first -= first % mmap.PAGESIZE
@@ -41,7 +47,7 @@ def release(tensor: RawTensor) -> None:
     mapping.madvise(mmap.MADV_DONTNEED, first, end - first)
 
 
-def _mapping_under(data: NDArray[np.uint8]) -> mmap.mmap | None:
+def _mapping_under(data: NDArray[Any]) -> mmap.mmap | None:
     base: object = data
     while isinstance(base, np.ndarray):
         base = base.base

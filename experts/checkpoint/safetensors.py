@@ -23,6 +23,7 @@ MAX_HEADER = 100_000_000  # bytes; the format's own limit
 MAX_JSON = 64 << 20
 MAX_DIMENSIONS = 8
 DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+DTYPE_BYTES |= {"F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1}
 
 
 def open_safetensors(path: Path) -> Checkpoint:

@@ -30,6 +30,7 @@ def test_padding_stands_for_zeros(kind, rows, columns):
     [
         ("f32", 128), ("f16", 64), ("bf16", 64), ("q8", 34), ("q4", 18), ("q4m", 20), ("q5", 22), ("q5m", 24),
         ("q6", 28), ("q2", 10), ("q2m", 16), ("q3", 16), ("iq4", 18), ("mx4", 18), ("nv4", 20),
+        ("f8", 34), ("q8b", 34), ("q4b", 18), ("q4z", 20), ("q4zb", 20),
     ],
 )  # fmt: skip
 def test_a_packed_matrix_keeps_the_bits_of_its_format(kind, bytes_per_group):

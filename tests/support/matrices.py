@@ -7,7 +7,18 @@ from isotherm.cpu_kernels.descriptor import N_TOKENS
 from isotherm.cpu_kernels.down import FIELDS as DOWN_FIELDS
 from isotherm.cpu_kernels.down import SCRATCH_BYTES as DOWN_BYTES
 from isotherm.cpu_kernels.down import expert_down
-from isotherm.cpu_kernels.layout import CODES, GROUP, KINDS, ROWS, SPAN, packed_bytes, padded, padded_rows, record_bytes
+from isotherm.cpu_kernels.layout import (
+    CODES,
+    E4M3,
+    GROUP,
+    KINDS,
+    ROWS,
+    SPAN,
+    packed_bytes,
+    padded,
+    padded_rows,
+    record_bytes,
+)
 from isotherm.cpu_kernels.matmul import (
     EXPERT_FIELDS,
     LINEAR_FIELDS,
@@ -15,7 +26,7 @@ from isotherm.cpu_kernels.matmul import (
     expert_gate_up,
     linear,
 )
-from isotherm.cpu_kernels.packing import pack_codes, pack_floats, pack_headers
+from isotherm.cpu_kernels.packing import pack_codes, pack_eights, pack_floats, pack_headers
 from isotherm.cpu_kernels.reference import group, quantise
 from isotherm.cpu_kernels.tiles import product_address
 from numpy.typing import NDArray
@@ -63,6 +74,8 @@ def random_matrix(kind: str, rows: int, columns: int, seed: int = 0, code: int |
     assert tiles.nbytes == packed_bytes(kind, rows, columns)
     if KINDS[kind].quantised:
         return Matrix(kind, _fill_codes(kind, rows, columns, rng, tiles, code), tiles)
+    if kind == "f8":
+        return Matrix(kind, _fill_eights(rows, columns, rng, tiles), tiles)
     values = rng.standard_normal((rows, columns), np.float32)
     bits: NDArray[np.generic] = values.view(np.uint32)
     if kind == "f16":
@@ -73,6 +86,17 @@ def random_matrix(kind: str, rows: int, columns: int, seed: int = 0, code: int |
         values = (bits.astype(np.uint32) << 16).view(np.float32)
     pack_floats(bits, tiles)
     return Matrix(kind, values, tiles)
+
+
+def _fill_eights(rows: int, columns: int, rng: np.random.Generator, tiles: NDArray[np.uint8]) -> Array:
+    """All finite codes, with a scale of its own for each row and 64 columns."""
+    spans = padded(columns) // SPAN
+    codes = rng.integers(0, 127, (rows, spans, SPAN)) + 128 * rng.integers(0, 2, (rows, spans, SPAN))
+    codes.reshape(rows, -1)[:, columns:] = 0
+    scales = rng.uniform(-0.01, 0.01, (rows, spans, 1)).astype(np.float32)
+    pack_eights(np.concatenate([scales.view(np.uint8), codes.astype(np.uint8)], axis=-1), tiles)
+    values = np.array(E4M3, np.float32)[codes] * scales
+    return np.asarray(values.reshape(rows, -1)[:, :columns], np.float32)
 
 
 def _fill_codes(
@@ -90,7 +114,12 @@ def _fill_codes(
     scales = (bits.astype(np.uint32) << 16).view(np.float32) if layout.bfloat else bits.astype(np.float32)
     signed = (np.array(layout.unsigned) - layout.offset).astype(np.float32)[codes]
     values = signed * np.repeat(scales, layout.columns, 1)
-    if layout.minima:
+    if layout.zeros:
+        zeros = -rng.integers(0, 17, scales.shape).astype(np.float32)
+        bits = (zeros.view(np.uint32) >> 16).astype(np.uint16) if layout.bfloat else zeros.astype(np.float16)
+        pack_headers(bits, layout.minima_at, tiles, layout.columns)
+        values += np.repeat(zeros * scales, layout.columns, 1)
+    elif layout.minima:
         minima = rng.uniform(-1, 1, scales.shape).astype(np.float16)
         pack_headers(minima, layout.minima_at, tiles, layout.columns)
         values += np.repeat(minima, layout.columns, 1)
