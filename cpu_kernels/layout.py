@@ -25,8 +25,8 @@ iq4         576   4-bit codes of the table IQ4
 mx4         576   4-bit codes of the table E2M1, bfloat16 scales: any power of two
 nv4         640   4-bit codes of the table E2M1, a scale for 16 columns
 
-A span of codes: float16 scales[16] for each 32 (or 16) columns, minima likewise, the high plane, the low plane. A zero point
-stands where a minimum would, negated and in units of its scale, so that no product of the two is rounded. A plane
+A span of codes: float16 scales[16] for each 32 (or 16) columns, minima likewise, the high plane, the low plane. A zero
+point stands where a minimum would, negated and in units of its scale, so that no product of the two is rounded. A plane
 holds n bits of every code as n vectors of 64 bytes (16 rows x 4 columns) for each group of 32 columns, which are 8
 such blocks of 4 columns: its first vector blocks 0 .. 8 / n - 1, the first in the lowest bits, and so on. The low plane
 holds 2, 4 or 8 bits of a code, the high plane the 1 or 2 bits above them. (The high plane is read early: behind

@@ -62,8 +62,9 @@ def _unpack_eights(tiles: Array) -> Array:
     count, spans = tiles.shape[:2]
     scales = np.ascontiguousarray(tiles[:, :, : 4 * ROWS]).view(np.float32)
     codes = tiles[:, :, 4 * ROWS :].reshape(count, spans, SPAN // 2, ROWS, 2)
-    values = np.array(E4M3, np.float32)[_by_rows(codes)]
-    return values * np.repeat(_by_rows(scales.reshape(count, spans, 1, ROWS, 1)), SPAN, axis=1)
+    values: Array = np.array(E4M3, np.float32)[_by_rows(codes)]
+    values *= np.repeat(_by_rows(scales.reshape(count, spans, 1, ROWS, 1)), SPAN, axis=1)
+    return values
 
 
 def _plane(plane: Array, bits: int) -> Array:

@@ -1,7 +1,8 @@
-"""From a checkpoint's blocks to packed tiles: per format, where scales and codes lie and which kernel moves them."""
+"""From blocks to packed tiles: per format, where scales and codes lie and which kernel moves them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from ..cpu_kernels.packing import (
     Halves,
     pack_bytes,
     pack_codes,
+    pack_eights,
     pack_floats,
     pack_headers,
     pack_paired_nibbles,
@@ -18,6 +20,7 @@ from ..cpu_kernels.packing import (
 )
 from . import blocks as b
 from .formats import FORMATS, Floats
+from .scaled_blocks import INTEGERS, Integers
 
 _SIGN = np.uint32(0x80808080)  # turns four signed bytes into codes that carry 128
 
@@ -26,6 +29,9 @@ def pack_rows(name: str, raw: Bytes, columns: int, out: Bytes) -> None:
     """Pack rows of format `name`, uint8 [rows, bytes per row], into zeroed tiles [tiles, spans, span_bytes]."""
     row = FORMATS[name]
     codes = KINDS[row.packed].codes
+    if row.packed == "f8":
+        pack_eights(raw.reshape(len(raw), -1, row.block_bytes), out)
+        return
     if codes is None:
         pack_floats(raw.view(np.uint32 if name == "F32" else np.uint16), out)
         return
@@ -70,12 +76,23 @@ def _nibbles(block_bytes: int, codes_at: int) -> Callable[[Bytes, int, int, Byte
     return lambda raw, groups, at, out: pack_split_nibbles(raw, groups, block_bytes, codes_at, at, out)
 
 
+def _bytes(block_bytes: int, codes_at: int, flip: Any) -> Callable[[Bytes, int, int, Bytes], None]:
+    """Blocks of 32 codes of a byte."""
+    return lambda raw, groups, at, out: pack_bytes(raw, groups, block_bytes, codes_at, flip, at, out)
+
+
+def _integers(row: Integers) -> _Own:
+    zeros = b.half_at(2) if row.zeros else None
+    move = _nibbles(row.nbytes, row.codes_at) if row.bits == 4 else _bytes(row.nbytes, row.codes_at, np.uint32(0))
+    return _Own(b.half_at(0), zeros, move=move)
+
+
 _OWN = {
     "Q4_0": _Own(b.half_at(0), move=_nibbles(18, 2)),
     "Q4_1": _Own(b.half_at(0), b.half_at(2), move=_nibbles(20, 4)),
     "Q5_0": _Own(b.half_at(0), codes=b.q5_codes(2)),
     "Q5_1": _Own(b.half_at(0), b.half_at(2), codes=b.q5_codes(4)),
-    "Q8_0": _Own(b.half_at(0), move=lambda raw, groups, at, out: pack_bytes(raw, groups, 34, 2, _SIGN, at, out)),
+    "Q8_0": _Own(b.half_at(0), move=_bytes(34, 2, _SIGN)),
     "Q2_K": _Own(b.q2_k_scales, b.q2_k_minima, codes=b.q2_k_codes),
     "Q3_K": _Own(b.q3_k_scales, codes=b.q3_k_codes),
     "Q4_K": _Own(
@@ -89,4 +106,5 @@ _OWN = {
     "NVFP4": _Own(b.nvfp4_scales, codes=b.nvfp4_codes),
     "TQ1_0": _Own(b.ternary_scales, codes=b.ternary_codes("TQ1_0")),
     "TQ2_0": _Own(b.ternary_scales, codes=b.ternary_codes("TQ2_0")),
+    **{name: _integers(row) for name, row in INTEGERS.items()},
 }

@@ -76,10 +76,14 @@ class Fields:
 
     def section(self, key: str) -> "Fields":
         """The object under the key; an empty one where it is absent."""
+        return Fields(self.file, self.mapping(key))
+
+    def mapping(self, key: str) -> Mapping[str, Any]:
+        """The object under the key as it is; an empty one where it is absent."""
         value = self._present(key, {})
         if not isinstance(value, dict):
             raise self.broken(key, f"is {value!r}, not an object")
-        return Fields(self.file, value)
+        return value
 
     def _present(self, key: str, default: Any) -> Any:
         value = self.get(key)

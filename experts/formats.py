@@ -10,11 +10,14 @@ from gguf import quants
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
-from .checkpoint.base import RawTensor
+from ..cpu_kernels.layout import GROUP, SPAN
+from .checkpoint import JoinedTensor, Tensor
 from .errors import UnsupportedModelError
+from .scaled_blocks import EIGHTS_BYTES, INTEGERS, dequantise_eights, encode_eights
 
 PackedKind = Literal[
-    "f32", "f16", "bf16", "q8", "q4", "q4m", "q5", "q5m", "q6", "q2", "q2m", "q3", "iq4", "mx4", "nv4"
+    "f32", "f16", "bf16", "f8", "q8", "q8b", "q4", "q4b", "q4m", "q4z", "q4zb", "q5", "q5m", "q6", "q2", "q2m", "q3",
+    "iq4", "mx4", "nv4",
 ]  # fmt: skip
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
@@ -31,6 +34,7 @@ class WeightFormat:
 
     block: elements per block along a row; block_bytes: bytes of one block.
     dequantise: uint8 (..., bytes per row) -> float32 (..., elements per row).
+    encode: float32 rows to the format's, None where no encoder is at hand.
     packed: the runtime kind it is packed into; exact: whether that kind holds the same numbers.
     product_error: the budget for the relative error of a matrix product with the packed weights.
     """
@@ -42,6 +46,7 @@ class WeightFormat:
     packed: PackedKind
     exact: bool
     product_error: float
+    encode: Callable[[Floats], Bytes] | None = None
 
 
 _REENCODED = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
@@ -55,7 +60,25 @@ def _row(name: str, packed: PackedKind, exact: bool, product_error: float) -> We
         values: Floats = quants.dequantize(np.ascontiguousarray(data), kind)
         return values.astype(np.float32, copy=False)
 
-    return WeightFormat(name, block, block_bytes, dequantise, packed, exact, product_error)
+    def encode(values: Floats) -> Bytes:
+        encoded = np.ascontiguousarray(quants.quantize(values, kind))
+        return encoded.view(np.uint8).reshape(*values.shape[:-1], -1)
+
+    encoder = encode if _has_encoder(kind, block) else None
+    return WeightFormat(name, block, block_bytes, dequantise, packed, exact, product_error, encoder)
+
+
+def _has_encoder(kind: GGMLQuantizationType, block: int) -> bool:
+    try:
+        quants.quantize(np.zeros((1, block), np.float32), kind)
+    except NotImplementedError:
+        return False
+    return True
+
+
+def _integers(name: str, packed: PackedKind) -> WeightFormat:
+    row = INTEGERS[name]
+    return WeightFormat(name, GROUP, row.nbytes, row.dequantise, packed, True, INT8_ERROR, row.encode)
 
 
 FORMATS: Mapping[str, WeightFormat] = MappingProxyType(
@@ -84,12 +107,20 @@ FORMATS: Mapping[str, WeightFormat] = MappingProxyType(
             _row("TQ1_0", "q2", True, INT8_ERROR),
             _row("TQ2_0", "q2", True, INT8_ERROR),
             *(_row(name, "q8", False, REENCODED_ERROR) for name in _REENCODED),
+            # From safetensors, with their own scales and zero points. The products of 8-bit floats are float32.
+            WeightFormat("FP8", SPAN, EIGHTS_BYTES, dequantise_eights, "f8", True, FLOAT_ERROR, encode_eights),
+            _integers("INT4", "q4"),
+            _integers("INT4_BF16", "q4b"),
+            _integers("INT4_ZP", "q4z"),
+            _integers("INT4_ZP_BF16", "q4zb"),
+            _integers("INT8", "q8"),
+            _integers("INT8_BF16", "q8b"),
         )
     }
 )
 
 
-def format_of(tensor: RawTensor) -> WeightFormat:
+def format_of(tensor: Tensor) -> WeightFormat:
     """The tensor's row of the table; UnsupportedModelError if there is none."""
     row = FORMATS.get(tensor.format)
     if row is None:
@@ -100,6 +131,11 @@ def format_of(tensor: RawTensor) -> WeightFormat:
     return row
 
 
-def dequantise(tensor: RawTensor) -> Floats:
+def dequantise(tensor: Tensor) -> Floats:
     """The whole tensor as float32 in its logical shape."""
-    return format_of(tensor).dequantise(tensor.data).reshape(tensor.shape)
+    if not isinstance(tensor, JoinedTensor):
+        return format_of(tensor).dequantise(tensor.data).reshape(tensor.shape)
+    if len(tensor.shape) > 2:
+        return np.stack([dequantise(tensor.expert(expert)) for expert in range(tensor.shape[0])])
+    rows, columns = tensor.shape
+    return format_of(tensor).dequantise(tensor.rows(0, rows))[:, :columns]

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from ..cpu_kernels.crew import Crew
 from ..cpu_kernels.layout import KINDS, ROWS, SPAN, packed_bytes, padded, padded_rows
 from ..cpu_kernels.seating import Seating
-from .checkpoint import release
-from .checkpoint.base import RawTensor
+from .checkpoint import Tensor, release
 from .codes import pack_rows
 from .errors import UnsupportedModelError
 from .formats import FORMATS, format_of
@@ -191,7 +190,7 @@ def pack(model: Model, threads: int | Seating = 1, progress: Progress | None = N
     return packed
 
 
-def _tensors(model: Model) -> Iterator[tuple[str, int | None, RawTensor]]:
+def _tensors(model: Model) -> Iterator[tuple[str, int | None, Tensor]]:
     """Role, expert and the tensor as it lies in the file."""
     weights = model.weights
     for role in weights.roles:
@@ -204,7 +203,7 @@ def _tensors(model: Model) -> Iterator[tuple[str, int | None, RawTensor]]:
             yield role, None, weights.stored(role)
 
 
-def _check_one_kind(role: str, experts: list[RawTensor]) -> None:
+def _check_one_kind(role: str, experts: list[Tensor]) -> None:
     first, kind = experts[0], format_of(experts[0]).packed
     other = next((tensor for tensor in experts if format_of(tensor).packed != kind), None)
     if other is not None:
@@ -230,9 +229,10 @@ def _pack_one(model: Model, slot: Slot, node: int, arena: NDArray[np.uint8]) -> 
     begin, end = node * share, min((node + 1) * share, slot.rows)
     at = node * (arena.nbytes // slot.nodes) + slot.offset
     for first in range(begin, end, slab):
-        raw = tensor.data[first : min(first + slab, end)]
+        last = min(first + slab, end)
+        raw = tensor.rows(first, last)
         start = at + (first - begin) // ROWS * tile_bytes
         tiles = padded_rows(len(raw)) // ROWS
         out = arena[start : start + tiles * tile_bytes].reshape(tiles, spans, span_bytes)
-        pack_rows(tensor.format, np.ascontiguousarray(raw), slot.columns, out)
-        release(replace(tensor, data=raw))  # mapped pages count as resident
+        pack_rows(tensor.format, raw, slot.columns, out)
+        release(*tensor.views(first, last))  # mapped pages count as resident

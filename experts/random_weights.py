@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from gguf import quants
-from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 
 from ..cpu_kernels.layout import GROUP, KINDS, ROWS, SPAN, packed_bytes, padded, padded_rows, record_bytes
@@ -58,18 +56,14 @@ class MoeShape:
 
 def can_encode(name: str) -> bool:
     """Whether float numbers can be turned into format `name` here."""
-    row = FORMATS[name]
-    try:
-        quants.quantize(np.zeros((1, row.block), np.float32), GGMLQuantizationType[name])
-    except NotImplementedError:
-        return False
-    return True
+    return FORMATS[name].encode is not None
 
 
 def encode(name: str, values: Floats) -> Bytes:
-    """float32 rows in format `name`: uint8 [rows, bytes per row]."""
-    encoded = np.ascontiguousarray(quants.quantize(values, GGMLQuantizationType[name]))
-    return encoded.view(np.uint8).reshape(len(values), -1)
+    """float32 rows in format `name`, which `can_encode`: uint8 [rows, bytes per row]."""
+    write = FORMATS[name].encode
+    assert write is not None
+    return write(values)
 
 
 def random_weights(expert: int, part: str, shape: MoeShape) -> Floats:
@@ -122,8 +116,10 @@ def fill_anyhow(kind: str, rows: int, columns: int, out: Bytes) -> None:
     """Numbers that no kernel is slow with: normal floats, or any codes with small scales and minima."""
     tiles, random, codes = _tiles(kind, rows, columns, out), np.random.default_rng(0), KINDS[kind].codes
     if codes is None:
-        name = next(name for name, row in FORMATS.items() if row.packed == kind)
-        pack_rows(name, encode(name, random.standard_normal((rows, columns), np.float32)), columns, tiles)
+        row = next(row for row in FORMATS.values() if row.packed == kind)
+        values = np.zeros((rows, -(-columns // row.block) * row.block), np.float32)
+        values[:, :columns] = random.standard_normal((rows, columns), np.float32)
+        pack_rows(row.name, encode(row.name, values), columns, tiles)
         return
     width = -(-columns // GROUP) * GROUP
     pack_codes(random.integers(0, 2 ** (codes.low + codes.high), (rows, width), np.uint8), codes, tiles)
@@ -131,7 +127,7 @@ def fill_anyhow(kind: str, rows: int, columns: int, out: Bytes) -> None:
     scales = (small.view(np.uint32) >> 16).astype(np.uint16) if codes.bfloat else small.astype(np.float16)
     pack_headers(scales, 0, tiles, codes.columns)
     if codes.minima:
-        pack_headers(small.astype(np.float16), codes.minima_at, tiles, codes.columns)
+        pack_headers(scales, codes.minima_at, tiles, codes.columns)
 
 
 def _tiles(kind: str, rows: int, columns: int, out: Bytes) -> Bytes:

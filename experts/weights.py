@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .architectures import Architecture, Source, biases_of
-from .checkpoint import Checkpoint, RawTensor, release
+from .checkpoint import Checkpoint, RawTensor, Tensor, release
 from .errors import CheckpointError, UnsupportedModelError
 from .formats import Floats, dequantise, format_of
+from .quantisation import finder
 from .roles import Shape, role_shapes
 from .spec import ModelSpec
 
@@ -20,7 +21,7 @@ class _Place:
     """Where a role was found: one tensor, or one for each expert; of each the rows of `source.part`."""
 
     source: Source
-    tensors: tuple[RawTensor, ...]
+    tensors: tuple[Tensor, ...]
 
 
 class Weights:
@@ -31,6 +32,7 @@ class Weights:
 
     def __init__(self, checkpoint: Checkpoint, architecture: Architecture, spec: ModelSpec) -> None:
         self._checkpoint = checkpoint
+        self._find_tensor = finder(checkpoint)
         self._names = architecture.gguf_names if checkpoint.source == "gguf" else architecture.config_names
         self._unturn = checkpoint.source == "gguf" and architecture.gguf_adjacent_rope
         self._spec = spec
@@ -55,37 +57,39 @@ class Weights:
         return self._places["head"] == self._places["embed"]
 
     @property
-    def stored_tensors(self) -> tuple[RawTensor, ...]:
+    def stored_tensors(self) -> tuple[Tensor, ...]:
         """The tensors of the checkpoint that the model uses, each once; a file may hold others."""
         return tuple({t.name: t for place in self._places.values() for t in place.tensors}.values())
 
-    def tensor(self, role: str) -> RawTensor:
-        """The tensor in the file's own format: a view on the file, but for Q and K rows that had to be put in order.
+    def tensor(self, role: str) -> Tensor:
+        """The tensor in its own format: a view on the file, but for Q and K rows that had to be put in order.
 
         Raises ValueError for a bank whose experts lie in separate tensors: those have only `expert`.
         """
         tensor = self.stored(role)
         last = role.rsplit(".", 1)[-1]
-        if self._unturn and last in ROTATED:
+        if self._unturn and last in ROTATED and isinstance(tensor, RawTensor):
             return _half_split(tensor, self._spec.num_heads if last[0] == "q" else self._spec.num_kv_heads)
         return tensor
 
-    def stored(self, role: str) -> RawTensor:
+    def stored(self, role: str) -> Tensor:
         """As `tensor` with its rows as they lie in the file: always a view, nothing is read."""
         place = self._places[role]
         if len(place.tensors) > 1:
             raise ValueError(f"{role} has a tensor for each expert; ask for them one by one")
-        tensor = _part(place.tensors[0], place.source)
-        shape = self._shapes[role]
+        tensor, source, shape = place.tensors[0], place.source, self._shapes[role]
+        if source.parts > 1:
+            tensor = tensor.part(source.part, source.parts)
+        if not isinstance(tensor, RawTensor):
+            return tensor
         return replace(tensor, shape=shape, data=tensor.data.reshape(*shape[:-1], tensor.data.shape[-1]))
 
-    def expert(self, role: str, expert: int) -> RawTensor:
+    def expert(self, role: str, expert: int) -> Tensor:
         """One expert of a bank, shape (rows, columns)."""
         place = self._places[role]
         if place.source.per_expert:
             return place.tensors[expert]
-        bank = self.stored(role)
-        return replace(bank, shape=bank.shape[1:], data=bank.data[expert])
+        return self.stored(role).expert(expert)
 
     def dense(self, role: str) -> Floats:
         """The whole tensor as float32 in its logical shape."""
@@ -100,7 +104,7 @@ class Weights:
     def _find(self, role: str, shape: Shape) -> _Place:
         sources, layer = self._sources(role)
         for source in sources:
-            if source.template.format(i=layer, e=0) in self._checkpoint.tensors:
+            if self._find_tensor(source.template.format(i=layer, e=0)) is not None:
                 return self._check(source, layer, role, shape)
         if role == "head" and self._head_is_tied():
             return self._find("embed", shape)
@@ -124,7 +128,7 @@ class Weights:
         tensors = []
         for expert in range(shape[0] if source.per_expert else 1):
             name = source.template.format(i=layer, e=expert)
-            tensor = self._checkpoint.tensors.get(name)
+            tensor = self._find_tensor(name)
             if tensor is None:
                 raise self._missing(name, role, stored)
             # Some containers flatten the single row of a gate.
@@ -138,7 +142,7 @@ class Weights:
             tensors.append(tensor)
         return _Place(source, tuple(tensors))
 
-    def _refuse_scaled(self, tensor: RawTensor) -> None:
+    def _refuse_scaled(self, tensor: Tensor) -> None:
         """Some converters put a factor of the whole tensor beside it."""
         factor = tensor.name.removesuffix("weight") + "scale"
         if self._checkpoint.source == "gguf" and factor in self._checkpoint.tensors:
@@ -154,19 +158,10 @@ class Weights:
         )
 
 
-def _part(tensor: RawTensor, source: Source) -> RawTensor:
-    """The rows of the source's part, on the second last axis."""
-    if source.parts == 1:
-        return tensor
-    rows = tensor.shape[-2] // source.parts
-    data = tensor.data[..., source.part * rows : (source.part + 1) * rows, :]
-    return replace(tensor, shape=(*tensor.shape[:-2], rows, tensor.shape[-1]), data=data)
-
-
 def _half_split(tensor: RawTensor, num_heads: int) -> RawTensor:
     """Rows from adjacent-pair order (0, 1 turn together) to half-split order (0 turns with head_dim / 2)."""
     rows = np.arange(tensor.shape[0]).reshape(num_heads, -1, 2).swapaxes(1, 2).reshape(-1)
     # A vector's rows are its elements.
     data = tensor.data.reshape(tensor.shape[0], -1)[rows].reshape(tensor.data.shape)
-    release(tensor)  # the copy stands for it from here on
+    release(tensor.data)  # the copy stands for it from here on
     return replace(tensor, data=data)

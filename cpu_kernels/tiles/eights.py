@@ -1,7 +1,8 @@
 """8-bit floats (E4M3) in registers: the product and the row reader of the kind "f8", which has a scale a row and span.
 
-Shifted into the place of a float16, a code is 2^-8 of its number: exponents are counted from 15 there and not from 7, and
-what lies below the smallest exponent is counted alike in both. So decoding is exact and needs no table, on every tier.
+Shifted into the place of a float16, a code is 2^-8 of its number: exponents are counted from 15 there and not from 7,
+and what lies below the smallest exponent is counted alike in both. So decoding is exact and needs no table, on every
+tier.
 """
 
 from llvmlite import ir
@@ -13,9 +14,7 @@ _CODES_AT = 4 * ROWS
 _PAIRS = 4  # columns by two in a turn of the loop
 
 
-def eights_span(
-    e: Emit, span: Value, records: list[Value], s: Value, _: Value, totals: list[Value]
-) -> list[Value]:
+def eights_span(e: Emit, span: Value, records: list[Value], s: Value, _: Value, totals: list[Value]) -> list[Value]:
     """64 columns times float32 activations.
 
     A token has two sums, of the even columns and of the odd ones, as one would wait for itself; their sum is scaled.
@@ -36,8 +35,7 @@ def eights_span(
     sums = e.loop(e.const(SPAN // (2 * _PAIRS)), [e.zero()] * (2 * len(totals)), some)
     scale = _scale(e, span)
     return [
-        e.fma(scale, e.b.fadd(even, odd), total)
-        for even, odd, total in zip(sums[::2], sums[1::2], totals, strict=True)
+        e.fma(scale, e.b.fadd(even, odd), total) for even, odd, total in zip(sums[::2], sums[1::2], totals, strict=True)
     ]
 
 

@@ -70,8 +70,6 @@ def config_biases(architecture: Architecture, checkpoint: Checkpoint) -> frozens
 
 
 def _refuse(architecture: Architecture, config: Fields) -> None:
-    if config.has("quantization_config"):
-        raise config.unsupported("quantization_config", "is not supported; use the original model or a GGUF of it")
     activation = config.text("hidden_act", "silu")
     if activation != "silu":
         raise config.unsupported("hidden_act", f"is {activation!r}, only 'silu' is supported")

@@ -18,8 +18,8 @@ Join = Callable[..., NDArray[np.uint8]]
 class Plane:
     """One of the tensors: a view on the file, [..., rows / shared, columns].
 
-    shared: rows of the matrix to an entry. They have it in common, or it packs `bits` bits for each of them, which begin
-    at the bit that `shifts` says.
+    shared: rows of the matrix to an entry. They have it in common, or it packs `bits` bits for each of them, which
+    begin at the bit that `shifts` says.
     """
 
     values: NDArray[Any]

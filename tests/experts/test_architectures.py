@@ -159,7 +159,6 @@ SLIDING = {"sliding_window": 64, "use_sliding_window": True}
 REFUSED = [
     ("llama", "hidden_act", {"hidden_act": "gelu"}, UnsupportedModelError),
     ("llama", "mlp_bias", {"mlp_bias": True}, UnsupportedModelError),
-    ("llama", "quantization_config", {"quantization_config": {"quant_method": "gptq"}}, UnsupportedModelError),
     ("llama", "num_hidden_layers", {"num_hidden_layers": None}, CheckpointError),
     ("llama", "num_hidden_layers", {"num_hidden_layers": 0}, CheckpointError),
     ("llama", "num_hidden_layers", {"num_hidden_layers": 10**9}, CheckpointError),

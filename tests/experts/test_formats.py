@@ -3,10 +3,11 @@ import pytest
 from gguf import quants
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from isotherm.experts.formats import FORMATS
-from support.blocks import RANDOM, encode
+from support.blocks import GGUF_FORMATS, RANDOM, encode
 
 VALUES = np.random.default_rng(0).standard_normal((3, 512), dtype=np.float32)
 BITS = {"F32": 24, "F16": 11, "BF16": 8, "MXFP4": 3} | {f"Q{bits}_K": bits for bits in (4, 5, 6)}
+BITS |= {"FP8": 3, "INT4": 4, "INT4_BF16": 4, "INT4_ZP": 4, "INT4_ZP_BF16": 4, "INT8": 8, "INT8_BF16": 8}
 BITS |= {"Q4_0": 4, "Q4_1": 4, "Q5_0": 5, "Q5_1": 5, "Q8_0": 8, "TQ1_0": 2, "TQ2_0": 2}
 
 
@@ -17,6 +18,7 @@ def encoded(name: str) -> np.ndarray:
 def test_the_table_holds_the_formats_that_are_promised():
     promised = "F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4 NVFP4"
     promised += " IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S TQ1_0 TQ2_0"
+    promised += " FP8 INT4 INT4_BF16 INT4_ZP INT4_ZP_BF16 INT8 INT8_BF16"
     assert sorted(FORMATS) == sorted(promised.split())
 
 
@@ -27,13 +29,14 @@ def test_whatever_the_gguf_library_reads_is_in_the_table():
             quants.dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
         except NotImplementedError:
             unread.append(kind.name)
-    assert {kind.name for kind in GGMLQuantizationType} - set(unread) == set(FORMATS)
+    assert {kind.name for kind in GGMLQuantizationType} - set(unread) == set(GGUF_FORMATS)
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_sizes_are_the_formats_own(name):
     row = FORMATS[name]
-    assert (row.block, row.block_bytes) == GGML_QUANT_SIZES[GGMLQuantizationType[name]]
+    if name in GGUF_FORMATS:
+        assert (row.block, row.block_bytes) == GGML_QUANT_SIZES[GGMLQuantizationType[name]]
     assert 512 // row.block * row.block_bytes == encoded(name).shape[-1]
 
 
@@ -98,6 +101,8 @@ def test_what_keeps_its_codes_but_rounds_their_scales_is_as_good_and_not_exact(n
 
 EXACT = {"F32": "f32", "F16": "f16", "BF16": "bf16", "Q4_0": "q4", "Q4_1": "q4m", "Q5_0": "q5", "Q5_1": "q5m"}
 EXACT |= {"Q8_0": "q8", "IQ4_NL": "iq4", "MXFP4": "mx4", "NVFP4": "nv4", "TQ1_0": "q2", "TQ2_0": "q2"}
+EXACT |= {"FP8": "f8", "INT4": "q4", "INT4_BF16": "q4b", "INT4_ZP": "q4z", "INT4_ZP_BF16": "q4zb", "INT8": "q8"}
+EXACT |= {"INT8_BF16": "q8b"}
 
 
 @pytest.mark.parametrize(("name", "packed"), EXACT.items())

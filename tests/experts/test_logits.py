@@ -15,16 +15,17 @@ import pytest
 from isotherm.daemon.runner import DecoderRunner
 from isotherm.experts.errors import UnsupportedModelError
 from isotherm.experts.formats import FORMATS
-from isotherm.experts.model import open_model
 from support import tiny
-from support.engines import engine, feed, feed_by, greedy, lane
-from support.oracle import RoundedReference, errors, llama_server, log_softmax
+from support.blocks import GGUF_FORMATS
+from support.engines import engine, feed, feed_by, lane
+from support.judges import GROWTH, check_quantised
+from support.oracle import errors, llama_server, log_softmax
 from support.tiny import ARCHITECTURES, VOCAB_SIZE, write_gguf, write_hf
 
 PROMPT = [int(token) for token in np.random.default_rng(3).integers(0, VOCAB_SIZE, 37)]
 NUM_DECODED = 16
 CUTS = (7, 1, 16, 9)
-QUANTISED = [name for name in FORMATS if name not in ("F32", "F16", "BF16")]
+QUANTISED = [name for name in GGUF_FORMATS if name not in ("F32", "F16", "BF16")]
 COMMON = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 
 
@@ -121,16 +122,6 @@ def test_a_float16_cache_rounds_keys_and_values_only(architecture: str, tmp_path
     assert 1e-5 < found < 1e-3  # float16 rounds each by up to 2^-12
 
 
-# Errors of single products add like independent noise. Four products in a row per layer and the head are 9 in two
-# layers, so sqrt(9) = 3 times one product's; a third more is left for the spread between models.
-GROWTH = 4
-# Against the definition only the order of float sums differs. Where that decides between two int8 codes, the rest of
-# the sequence differs by about 1 %. About one short sequence of four meets such a place, and a wrong kernel spares
-# none: so one of eight that is equal tells enough.
-SAME = 2e-6
-SHORT_PROMPTS = [[int(token) for token in np.random.default_rng(n).integers(0, VOCAB_SIZE, 4 + n)] for n in range(8)]
-
-
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     """GGUF files by architecture and format, with the transformers model of the same weights; each written once."""
@@ -143,20 +134,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
         return path, write_gguf(path, architecture, name, **sizes)
 
     return write
-
-
-def check_quantised(path: Path, model: Any, product_error: float) -> None:
-    """Against both judges, over several short texts."""
-    with engine(path, max_context=32) as runner:
-        texts, rows = greedy(runner, SHORT_PROMPTS, 4)
-    rounded = RoundedReference(open_model(path))
-    to_definition, to_exact = [], []
-    for prompt, text, got in zip(SHORT_PROMPTS, texts, rows, strict=True):
-        tokens = prompt + text[:-1]
-        to_definition.append(errors(got, rounded.logits(tokens)[len(prompt) - 1 :]).max())
-        to_exact += list(errors(got, tiny.logits(model, tokens)[len(prompt) - 1 :]))
-    assert min(to_definition) < SAME
-    assert np.median(to_exact) < GROWTH * product_error
 
 
 @pytest.mark.parametrize("architecture, name", cases(QUANTISED))

@@ -16,6 +16,7 @@ from isotherm.experts.formats import FORMATS
 from isotherm.experts.model import open_model
 from isotherm.experts.pack import PackedMatrix, PackedWeights, pack, packed_size
 from safetensors.numpy import load_file, save_file
+from support.blocks import GGUF_FORMATS
 from support.tiny import ARCHITECTURES, write_blank_gguf, write_gguf, write_hf
 
 WIDE = {"hidden_size": 256, "intermediate_size": 256}
@@ -52,7 +53,7 @@ def test_every_matrix_and_vector_is_there(architecture: str, source: str, tmp_pa
     assert packed == set(model.weights.roles)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", GGUF_FORMATS)
 def test_the_size_is_known_before(name: str, tmp_path: Path) -> None:
     path = tmp_path / "tiny.gguf"
     write_gguf(path, "mixtral", name, **(WIDE if FORMATS[name].block > 32 else {}))
@@ -74,7 +75,7 @@ def test_a_tied_head_is_the_embedding_once(tmp_path: Path) -> None:
     assert weights.nbytes == packed_size(model) == untied
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", GGUF_FORMATS)
 def test_what_is_reencoded_is_counted_by_matrix(name: str, tmp_path: Path) -> None:
     path = tmp_path / "tiny.gguf"
     write_gguf(path, "mixtral", name, **(WIDE if FORMATS[name].block > 32 else {}))

@@ -20,6 +20,7 @@ from isotherm.experts.model import Model, open_model
 from isotherm.experts.pack import PackedMatrix, PackedWeights, pack
 from isotherm.experts.store import PackedStore, StoreError, stored_weights
 from isotherm.experts.weights import Weights
+from support.blocks import GGUF_FORMATS
 from support.tiny import ARCHITECTURES, write_blank_gguf, write_gguf, write_hf
 
 WIDE = {"hidden_size": 256, "intermediate_size": 256}
@@ -91,7 +92,7 @@ def test_what_is_read_is_what_was_packed(
     assert_same(store.load(), packed)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", GGUF_FORMATS)
 def test_every_format_survives(name: str, tmp_path: Path) -> None:
     write_gguf(tmp_path / "tiny.gguf", "mixtral", name, **(WIDE if FORMATS[name].block > 32 else {}))
     model = open_model(tmp_path / "tiny.gguf")

@@ -3,6 +3,7 @@
 import numpy as np
 from gguf import GGMLQuantizationType, quants
 from gguf.constants import GGML_QUANT_SIZES
+from isotherm.experts.formats import FORMATS
 from support.k_quants import quantise_k
 
 # Where the float16 scale of a block lies, and the one of its minima with what centres the values.
@@ -10,6 +11,7 @@ _SCALE_AT = {"Q3_K": 108, "IQ4_NL": 0, "IQ4_XS": 0, "IQ1_S": 0, "IQ2_XXS": 0, "I
 _SCALE_AT |= {"IQ3_XXS": 0, "IQ3_S": 0, "Q2_K": 80}
 _MINIMUM_AT = {"Q2_K": (82, 1.5)}
 RANDOM = (*_SCALE_AT, "IQ1_M", "NVFP4")  # formats without an encoder
+GGUF_FORMATS = tuple(name for name in FORMATS if name in GGMLQuantizationType.__members__)
 
 
 def encode(values: np.ndarray, name: str) -> np.ndarray:
@@ -18,7 +20,11 @@ def encode(values: np.ndarray, name: str) -> np.ndarray:
         return quantise_k(values, name)
     if name in RANDOM:
         return _random_rows(values, name)
-    return quants.quantize(values, GGMLQuantizationType[name])
+    if name in GGUF_FORMATS:
+        return quants.quantize(values, GGMLQuantizationType[name])
+    write = FORMATS[name].encode
+    assert write is not None
+    return write(values)
 
 
 def _random_rows(values: np.ndarray, name: str) -> np.ndarray:

@@ -12,20 +12,20 @@ from typing import Any
 import numpy as np
 from isotherm.cpu_kernels.layout import KINDS, ROWS, SPAN, padded, padded_rows
 from isotherm.cpu_kernels.reference import rounded, unpack
-from isotherm.experts.checkpoint.base import RawTensor
+from isotherm.experts.checkpoint import Tensor
 from isotherm.experts.codes import pack_rows
 from isotherm.experts.formats import format_of
 from isotherm.experts.model import Model
 from isotherm.experts.reference import Array, ReferenceDecoder, mix, route, sigmoid
 
 
-def packed_values(tensor: RawTensor) -> Array:
+def packed_values(tensor: Tensor) -> Array:
     """The float32 numbers [rows, columns] that the packed form of a matrix stands for."""
     kind = format_of(tensor).packed
     rows, columns = tensor.shape
     shape = (padded_rows(rows) // ROWS, padded(columns) // SPAN, KINDS[kind].span_bytes)
     tiles = np.zeros(shape, np.uint8)
-    pack_rows(tensor.format, np.ascontiguousarray(tensor.data), columns, tiles)
+    pack_rows(tensor.format, tensor.rows(0, rows), columns, tiles)
     return unpack(kind, tiles, rows, columns)
 
 
