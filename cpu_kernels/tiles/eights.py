@@ -12,31 +12,44 @@ from ..simd import Emit, Value, f32, f32x16, i16x16
 
 _CODES_AT = 4 * ROWS
 _PAIRS = 4  # columns by two in a turn of the loop
+_SUMS = 4  # of a token in a span: the columns that are alike modulo 4, as one sum would wait for itself
+_AT_ONCE = 16  # sums that stay in registers
 
 
 def eights_span(e: Emit, span: Value, records: list[Value], s: Value, _: Value, totals: list[Value]) -> list[Value]:
-    """64 columns times float32 activations.
+    """64 columns times float32 activations: the sums of a token are added up by halves, then scaled."""
+    inputs = [e.at(x, e.b.mul(s, e.const(4 * SPAN))) for x in records]
+    if _SUMS * len(records) <= _AT_ONCE:
+        sums = _sums(e, span, inputs, (0, 1))
+    else:
+        sums = [a + b for a, b in zip(*(_sums(e, span, inputs, (turn,)) for turn in (0, 1)), strict=True)]
+    scale = _scale(e, span)
+    return [e.fma(scale, _added(e, parts), total) for parts, total in zip(sums, totals, strict=True)]
 
-    A token has two sums, of the even columns and of the odd ones, as one would wait for itself; their sum is scaled.
-    """
+
+def _sums(e: Emit, span: Value, inputs: list[Value], turns: tuple[int, ...]) -> list[list[Value]]:
+    """By token, two sums for each turn: over the first two of every four columns, or over the second two."""
 
     def some(i: Value, sums: list[Value]) -> list[Value]:
-        here = e.at(span, e.b.mul(i, e.const(32 * _PAIRS)))
-        first = e.b.add(e.b.mul(s, e.const(4 * SPAN)), e.b.mul(i, e.const(8 * _PAIRS)))
-        inputs = [e.at(x, first) for x in records]
+        here, sums = e.at(span, e.b.mul(i, e.const(32 * _PAIRS))), list(sums)
+        rows = [e.at(x, e.b.mul(i, e.const(8 * _PAIRS))) for x in inputs]
         for pair in range(_PAIRS):
-            columns = _two_columns(e, here, _CODES_AT + 32 * pair)
-            sums = [
-                e.fma(columns[n % 2], e.splat(e.load(f32, inputs[n // 2], 8 * pair + 4 * (n % 2), 4)), total)
-                for n, total in enumerate(sums)
-            ]
+            if pair % 2 not in turns:
+                continue
+            for side, column in enumerate(_two_columns(e, here, _CODES_AT + 32 * pair)):
+                for t, x in enumerate(rows):
+                    n = width * t + 2 * turns.index(pair % 2) + side
+                    sums[n] = e.fma(column, e.splat(e.load(f32, x, 8 * pair + 4 * side, 4)), sums[n])
         return sums
 
-    sums = e.loop(e.const(SPAN // (2 * _PAIRS)), [e.zero()] * (2 * len(totals)), some)
-    scale = _scale(e, span)
-    return [
-        e.fma(scale, e.b.fadd(even, odd), total) for even, odd, total in zip(sums[::2], sums[1::2], totals, strict=True)
-    ]
+    width = 2 * len(turns)
+    sums = e.loop(e.const(SPAN // (2 * _PAIRS)), [e.zero()] * (width * len(inputs)), some)
+    return [sums[first : first + width] for first in range(0, len(sums), width)]
+
+
+def _added(e: Emit, parts: list[Value]) -> Value:
+    first, second, third, fourth = parts
+    return e.b.fadd(e.b.fadd(first, second), e.b.fadd(third, fourth))
 
 
 def unpack_eights(e: Emit, _: str, span: Value, lane: Value, out: Value) -> None:
