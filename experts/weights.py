@@ -54,7 +54,7 @@ class Weights:
     @property
     def head_is_embedding(self) -> bool:
         """Whether the head and the embedding are one tensor."""
-        return self._places["head"] == self._places["embed"]
+        return self._places["head"].tensors[0].name == self._places["embed"].tensors[0].name
 
     @property
     def stored_tensors(self) -> tuple[Tensor, ...]:

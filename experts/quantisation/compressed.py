@@ -112,6 +112,8 @@ def _scheme_of(module: str, schemes: list[_Scheme], parts: Parts) -> _Scheme:
 def _join(name: str, module: str, parts: Parts, grouping: Grouping) -> Tensor:
     packed = parts.codes.name != name
     rows, words = parts.matrix("I32" if packed else "I8")
+    if not packed and (grouping.bits != 8 or grouping.zeros):
+        raise parts.unsupported("has other numbers in its bytes than 8-bit integers around 0")
     in_word = grouping.in_word
     width = words * in_word if packed else words
     groups = grouping.count(width)

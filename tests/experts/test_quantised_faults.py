@@ -174,6 +174,13 @@ def test_weights_of_a_group(kind: type[ModelError], text: str, weights: dict[str
     refused(tmp_path, "packed", kind, text, **compressed("pack-quantized", **PACKED | weights))
 
 
+@pytest.mark.parametrize("weights", [{"num_bits": 4}, {"symmetric": False}])
+def test_bytes_that_hold_other_integers(weights: dict[str, Any], tmp_path: Path) -> None:
+    settings = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"} | weights
+    text = "'m.weight' has other numbers in its bytes than 8-bit integers around 0, which is not supported"
+    refused(tmp_path, "int-quantized", UnsupportedModelError, text, **compressed("int-quantized", **settings))
+
+
 @pytest.mark.parametrize("targets", ["Linear", [3], ["re:("]])
 def test_targets_that_name_nothing(targets: Any, tmp_path: Path) -> None:
     settings = compressed("pack-quantized", **PACKED)

@@ -65,3 +65,12 @@ def test_packed_weights_of_other_settings_are_not_taken(tmp_path: Path) -> None:
     file.write_text(json.dumps(config))
     with pytest.raises(StoreError, match="another version"):
         PackedStore(tmp_path, open_model(tmp_path / "model")).load()
+
+
+def test_a_tied_head_may_be_quantised(tmp_path: Path) -> None:
+    model = write_quantised(tmp_path, "llama", LAYOUTS["fp8 blocks"], floats="norm", tie_word_embeddings=True)
+    opened = open_model(tmp_path)
+    assert opened.weights.tensor("embed").format == "FP8" and opened.weights.head_is_embedding
+    with engine(tmp_path) as runner:
+        rows = feed_by(runner, PROMPT, (7, 1, 12), lane(runner))
+    assert errors(np.stack(list(rows.values())), tiny.logits(model, PROMPT)[list(rows)]).max() < 1e-5

@@ -226,28 +226,28 @@ _SIZES_OWN = {
     "qwen2_moe": {"moe_intermediate_size": 160, "shared_expert_intermediate_size": 96},
     "qwen3_moe": {"moe_intermediate_size": 160},
 }
-_FLOATS = re.compile(r"norm|embed_tokens|lm_head|\.gate\.weight|shared_expert_gate|bias")
+_FLOATS = r"norm|embed_tokens|lm_head|\.gate\.weight|shared_expert_gate|bias"
 _EXPERT = re.compile(r"(.*experts)\.(\d+)\.(gate|up|down)_proj\.weight")
 
 
-def write_quantised(folder: Path, architecture: str, layout: Layout) -> Any:
-    """A tiny model with all but its router, embedding and head in the layout, or its experts only if that stacks them.
+def write_quantised(folder: Path, architecture: str, layout: Layout, *, floats: str = _FLOATS, **overrides: Any) -> Any:
+    """A tiny model in the layout, but for tensors whose names have `floats` in them; experts only if it stacks them.
 
     Returns the transformers model in float32 of the same weights.
     """
-    write_hf(folder, architecture, **{**SIZES, **_SIZES_OWN.get(architecture, {})})
+    write_hf(folder, architecture, **{**SIZES, **_SIZES_OWN.get(architecture, {}), **overrides})
     tensors = load_file(folder / "model.safetensors")
-    floats = {name: tensor for name, tensor in tensors.items() if _FLOATS.search(name)}
-    matrices = {name.removesuffix(".weight"): w for name, w in tensors.items() if name not in floats}
+    plain = {name: tensor for name, tensor in tensors.items() if re.search(floats, name)}
+    matrices = {name.removesuffix(".weight"): w for name, w in tensors.items() if name not in plain}
     if layout.stacked:
-        floats |= {name: w for name, w in tensors.items() if name not in floats and not _EXPERT.fullmatch(name)}
+        plain |= {name: w for name, w in tensors.items() if name not in plain and not _EXPERT.fullmatch(name)}
         matrices = stacked(tensors)
     parts = {name: layout.write(name, w) for name, w in matrices.items()}
-    exact = floats | {name: values for module, (_, values) in parts.items() for name, values in _apart(module, values)}
+    exact = plain | {name: values for module, (_, values) in parts.items() for name, values in _apart(module, values)}
     file = folder / "model.safetensors"
     save_file({name: tensor.contiguous() for name, tensor in exact.items()}, file, {"format": "pt"})
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    save_file(floats | {name: part for found, _ in parts.values() for name, part in found.items()}, file)
+    save_file(plain | {name: part for found, _ in parts.values() for name, part in found.items()}, file)
     settings = json.loads((folder / "config.json").read_text()) | {"quantization_config": dict(layout.settings)}
     (folder / "config.json").write_text(json.dumps(settings))
     return model
