@@ -22,6 +22,7 @@ class Tier:
 
     name: str
     registers: int
+    bf16: bool  # vdpbf16ps on 512-bit registers
     vnni: bool  # vpdpbusd on 512-bit registers
     maddubs: bool  # vpmaddubsw on 256-bit registers
     half: bool  # hardware float16 conversion
@@ -30,10 +31,12 @@ class Tier:
 def tier_of(features: frozenset[str]) -> Tier:
     """The best tier that `features` holds whole."""
     if {"avx512f", "avx512bw", "avx512vl", "avx512vnni", "fma", "f16c"} <= features:
-        return Tier("avx512_vnni", 32, vnni=True, maddubs=False, half=True)
+        bf16 = "avx512bf16" in features
+        name = "avx512_bf16" if bf16 else "avx512_vnni"
+        return Tier(name, 32, bf16=bf16, vnni=True, maddubs=False, half=True)
     if {"avx2", "fma", "f16c"} <= features:
-        return Tier("avx2", 16, vnni=False, maddubs=True, half=True)
-    return Tier("portable", 16, vnni=False, maddubs=False, half=False)
+        return Tier("avx2", 16, bf16=False, vnni=False, maddubs=True, half=True)
+    return Tier("portable", 16, bf16=False, vnni=False, maddubs=False, half=False)
 
 
 def host_tier() -> Tier:

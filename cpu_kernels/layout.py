@@ -6,7 +6,7 @@ cache lines. Tiles come in pairs: rows are padded with zeros to 32.
 kind  span bytes  content
 f32        4096   64 columns x 16 rows float32
 f16        2048   64 columns x 16 rows float16
-bf16       2048   64 columns x 16 rows bfloat16
+bf16       2048   32 pairs of columns x 16 rows x 2 bfloat16
 f8         1088   float32 scales[16], then 64 columns x 16 rows of 8-bit floats (E4M3), two columns side by side
 q8         1088   8-bit codes
 q8b        1088   8-bit codes, bfloat16 scales
@@ -32,17 +32,21 @@ such blocks of 4 columns: its first vector blocks 0 .. 8 / n - 1, the first in t
 holds 2, 4 or 8 bits of a code, the high plane the 1 or 2 bits above them. (The high plane is read early: behind
 the low one it broke up the stream of lines, and one token ran at 23 instead of 31 GB/s.)
 
-Activations: per token one record. Plain: float32[columns]. Quantised ("q8 record"): int8 codes[columns], float32 scales
-[columns / 64], then sums of codes as int32 [columns / 32] and [columns / 16], times the factors SUMS: so they stand
-ready for the offsets of q4 and q6. Columns are padded with zeros to whole spans.
+Activations: per token one record. Plain: float32[columns]. "bf16": bfloat16[columns]. Quantised ("q8"): int8 codes
+[columns], float32 scales [columns / 64], then sums of codes as int32 [columns / 32] and [columns / 16], times the
+factors SUMS: so they stand ready for the offsets of q4 and q6. Columns are padded with zeros to whole spans.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 ROWS, GROUP, SPAN = 16, 32, 64
 QUERY_BLOCK = 8  # most tokens of one sequence in a query block of the attention
 KV_BLOCK = 16  # positions in a block of the KV cache
 SUMS = {32: -8, 16: -32}  # by the columns of a sum, what a record multiplies it by
+
+Record = Literal["plain", "bf16", "q8"]
+RECORDS: tuple[Record, ...] = ("plain", "bf16", "q8")
 
 E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # 4-bit floats, doubled
 E4M3 = tuple(  # 8-bit floats; 0x7F and 0xFF are no numbers
@@ -96,15 +100,11 @@ class Codes:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A packed weight kind: its bytes per span, and how it stores codes (None: it holds floats)."""
+    """A packed weight kind: bytes per span, the activations it reads, how it stores codes (None: it holds floats)."""
 
     span_bytes: int
+    record: Record
     codes: Codes | None = None
-
-    @property
-    def quantised(self) -> bool:
-        """Whether activations come quantised."""
-        return self.codes is not None
 
 
 CODES = {
@@ -125,9 +125,12 @@ CODES = {
     "mx4": Codes(4, offset=16, table=E2M1, bfloat=True),
     "nv4": Codes(4, offset=16, columns=16, table=E2M1),
 }
-KINDS = {"f32": Kind(4096), "f16": Kind(2048), "bf16": Kind(2048), "f8": Kind(1088)} | {
-    name: Kind(codes.span_bytes, codes) for name, codes in CODES.items()
-}
+KINDS = {
+    "f32": Kind(4096, "plain"),
+    "f16": Kind(2048, "plain"),
+    "bf16": Kind(2048, "bf16"),
+    "f8": Kind(1088, "plain"),
+} | {name: Kind(codes.span_bytes, "q8", codes) for name, codes in CODES.items()}
 
 
 def padded(columns: int) -> int:
@@ -145,7 +148,7 @@ def packed_bytes(kind: str, rows: int, columns: int) -> int:
     return padded_rows(rows) // ROWS * (padded(columns) // SPAN) * KINDS[kind].span_bytes
 
 
-def record_bytes(columns: int, quantised: bool) -> int:
+def record_bytes(columns: int, record: Record) -> int:
     """Bytes of one token's activation record; a multiple of 64."""
     width = padded(columns)
-    return -(-(width + width // 16 * 7) // 64) * 64 if quantised else 4 * width
+    return {"plain": 4 * width, "bf16": 2 * width, "q8": -(-(width + width // 16 * 7) // 64) * 64}[record]

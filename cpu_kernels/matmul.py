@@ -8,9 +8,10 @@ from typing import Any
 
 from numba import float32
 
+from .bfloat import round_span
 from .descriptor import COUNTER, slots
 from .jit import call_product, call_reader, kernel
-from .layout import ROWS, SPAN
+from .layout import RECORDS, ROWS, SPAN
 from .memory import atomic_add, float_from_bits, read_i64, write_i64
 from .norm import quantise_span
 from .simd import Emit, Value, f32x16, micro_kernel
@@ -20,6 +21,7 @@ SCRATCH_BYTES = 4608
 _FIRST_RESULT, _SECOND_RESULT, _HIDDEN, _SECOND_ROWS = 64, 64 + 2048, 64 + 4096, 64 + 4096 + 256
 FOUR = SPAN // ROWS  # tiles per step of the expert's first product: their rows are a span of the next product's record
 _ROW_BYTES = 4 * SPAN  # of a token's results
+_PLAIN, _BF16, _Q8 = range(len(RECORDS))  # what out_record says
 
 
 @micro_kernel()
@@ -116,13 +118,13 @@ def embed(d: Any, step: Any, worker: int) -> None:
 EXPERT_FIELDS = (
     "x", "x_stride", "product", "table", "tile_bytes", "start", "tiles", "spans", "chunk", "out", "out_stride",
     "second_x", "second_x_stride", "second_product", "second_table", "second_tile_bytes",
-    "out_quantised", "out_columns", "offsets", "order", "active", "num_active", "top_k", "scratch",
+    "out_record", "out_columns", "offsets", "order", "active", "num_active", "top_k", "scratch",
 )  # fmt: skip
 (
     _M_X, _M_X_STRIDE, _M_PRODUCT, _M_TABLE, _M_TILE_BYTES, _M_START, _M_TILES, _M_SPANS, _M_CHUNK, _M_OUT,
     _M_OUT_STRIDE,
     _M_SECOND_X, _M_SECOND_X_STRIDE, _M_SECOND_PRODUCT, _M_SECOND_TABLE, _M_SECOND_TILE_BYTES,
-    _M_QUANTISED, _M_COLUMNS, _M_OFFSETS, _M_ORDER, _M_ACTIVE, _M_NUM_ACTIVE, _M_TOP_K, _M_SCRATCH,
+    _M_RECORD, _M_COLUMNS, _M_OFFSETS, _M_ORDER, _M_ACTIVE, _M_NUM_ACTIVE, _M_TOP_K, _M_SCRATCH,
 ) = slots(EXPERT_FIELDS)  # fmt: skip
 
 
@@ -182,7 +184,9 @@ def _gate_up_span(d: Any, block: int, gate: int, up: int, start: int, tile: int,
         first, second = scratch + _FIRST_RESULT + _ROW_BYTES * t, scratch + _SECOND_RESULT + _ROW_BYTES * t
         _silu_product(first, second, hidden, tiles)
         record = d[_M_OUT] + (start + t) * d[_M_OUT_STRIDE]
-        if d[_M_QUANTISED]:
+        if d[_M_RECORD] == _Q8:
             quantise_span(hidden, record, tile // FOUR, d[_M_COLUMNS])
+        elif d[_M_RECORD] == _BF16:
+            round_span(hidden, record, tile // FOUR)
         else:
             _copy_span(hidden, record + 64 * tile)

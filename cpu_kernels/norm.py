@@ -1,4 +1,4 @@
-"""RMS norm and the int8 quantisation of activations (the "q8 record" of `layout`)."""
+"""RMS norm, and activations as the records of `layout` that kernels multiply: "q8" and "bf16"."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
+from .bfloat import store_span
 from .descriptor import COUNTER, slots
 from .jit import kernel
 from .layout import SPAN, SUMS, padded
@@ -13,8 +14,10 @@ from .memory import atomic_add, float_from_bits, read_i64
 from .simd import Emit, Value, f32, f32x16, i8, i32x16, micro_kernel
 
 QUANTISE_FIELDS = ("x", "x_stride", "n", "count_slot", "record", "record_stride")
-RMS_NORM_FIELDS = (*QUANTISE_FIELDS, "weight", "eps", "rows", "plain", "plain_stride")
-(X, X_STRIDE, N, COUNT_SLOT, RECORD, RECORD_STRIDE, WEIGHT, EPS, ROWS, PLAIN, PLAIN_STRIDE) = slots(RMS_NORM_FIELDS)
+RMS_NORM_FIELDS = (*QUANTISE_FIELDS, "weight", "eps", "rows", "plain", "plain_stride", "bfloat", "bfloat_stride")
+(
+    X, X_STRIDE, N, COUNT_SLOT, RECORD, RECORD_STRIDE, WEIGHT, EPS, ROWS, PLAIN, PLAIN_STRIDE, BFLOAT, BFLOAT_STRIDE,
+) = slots(RMS_NORM_FIELDS)  # fmt: skip
 SMALLEST = 2.0**-100  # a span below it is all zero, so that 127 / amax stays finite
 
 _padded = kernel(padded)
@@ -104,6 +107,17 @@ def _quantise_spans(e: Emit, x: Value, n: Value, record: Value, columns: Value) 
     e.loop(e.b.udiv(columns, e.const(SPAN)), [], body)
 
 
+@micro_kernel()
+def _round_spans(e: Emit, x: Value, n: Value, record: Value, columns: Value) -> None:
+    row, target = e.pointer(x), e.pointer(record)
+
+    def body(index: Value, _: list[Value]) -> list[Value]:
+        store_span(e, _load_span(e, row, index, n), target, index)
+        return []
+
+    e.loop(e.b.udiv(columns, e.const(SPAN)), [], body)
+
+
 @micro_kernel(types.float32)
 def norm_factor(e: Emit, x: Value, n: Value, eps: Value) -> Value:
     """1 / sqrt(mean of squares + eps) of the n float32 at x."""
@@ -121,9 +135,9 @@ def norm_factor(e: Emit, x: Value, n: Value, eps: Value) -> Value:
 
 @micro_kernel()
 def _scale_spans(
-    e: Emit, x: Value, weight: Value, factor: Value, n: Value, columns: Value, plain: Value, record: Value
+    e: Emit, x: Value, weight: Value, factor: Value, n: Value, columns: Value, plain: Value, record: Value, other: Value
 ) -> None:
-    """x * factor * weight to a plain row and to a q8 record, where their addresses are not 0."""
+    """x * factor * weight to a plain row, a q8 and (other) a bf16 record, where their addresses are not 0."""
     row, weights, rows_out, target = e.pointer(x), e.pointer(weight), e.pointer(plain), e.pointer(record)
     scale, zero = e.splat(factor), e.const(0)
 
@@ -136,6 +150,8 @@ def _scale_spans(
                 e.store(value, e.at(rows_out, 64 * i), offset)
         with e.b.if_then(e.b.icmp_signed("!=", record, zero)):
             _quantise_at(e, values, target, index, columns)
+        with e.b.if_then(e.b.icmp_signed("!=", other, zero)):
+            store_span(e, values, e.pointer(other), index)
         return []
 
     e.loop(e.b.udiv(columns, e.const(SPAN)), [], body)
@@ -148,8 +164,14 @@ def quantise_row(x: int, n: int, record: int) -> None:
 
 
 @kernel
+def round_row(x: int, n: int, record: int) -> None:
+    """Round the n float32 at address x into the bf16 record at `record`."""
+    _round_spans(x, n, record, _padded(n))
+
+
+@kernel
 def rms_norm(d: Any, step: Any, worker: int) -> None:
-    """y = x / sqrt(mean(x^2) + eps) * weight, to plain rows (zero padded) and/or q8 records. Items: rows.
+    """y = x / sqrt(mean(x^2) + eps) * weight, to plain rows (zero padded), q8 and bf16 records. Items: rows.
 
     rows: 0, or address of the numbers of the rows of x to take.
     """
@@ -162,8 +184,9 @@ def rms_norm(d: Any, step: Any, worker: int) -> None:
         x = d[X] + source * d[X_STRIDE]
         plain = 0 if d[PLAIN] == 0 else d[PLAIN] + row * d[PLAIN_STRIDE]
         record = 0 if d[RECORD] == 0 else d[RECORD] + row * d[RECORD_STRIDE]
+        bfloat = 0 if d[BFLOAT] == 0 else d[BFLOAT] + row * d[BFLOAT_STRIDE]
         factor = norm_factor(x, n, float_from_bits(d[EPS]))
-        _scale_spans(x, d[WEIGHT], factor, n, _padded(n), plain, record)
+        _scale_spans(x, d[WEIGHT], factor, n, _padded(n), plain, record, bfloat)
 
 
 @kernel
@@ -175,3 +198,14 @@ def quantise(d: Any, step: Any, worker: int) -> None:
         if row >= count:
             break
         quantise_row(d[X] + row * d[X_STRIDE], d[N], d[RECORD] + row * d[RECORD_STRIDE])
+
+
+@kernel
+def round_rows(d: Any, step: Any, worker: int) -> None:
+    """Rows of n float32 to bf16 records. Items: rows."""
+    count = step[d[COUNT_SLOT]]
+    while True:
+        row = atomic_add(d[COUNTER], 1)
+        if row >= count:
+            break
+        round_row(d[X] + row * d[X_STRIDE], d[N], d[RECORD] + row * d[RECORD_STRIDE])

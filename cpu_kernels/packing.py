@@ -102,6 +102,13 @@ def pack_floats(values: NDArray[np.generic], out: Bytes) -> None:
     _transpose(values, out.reshape(out.shape[0], -1).view(values.dtype))
 
 
+def pack_pairs(values: NDArray[np.uint16], out: Bytes) -> None:
+    """Pack 16-bit floats given by their bits, [rows, columns], two columns side by side."""
+    if values.shape[1] % 2:
+        values = np.pad(values, ((0, 0), (0, 1)))
+    pack_floats(np.ascontiguousarray(values).view(np.uint32), out)
+
+
 @kernel
 def _pack_eights(raw: Any, out: Any) -> None:
     for row in range(raw.shape[0]):

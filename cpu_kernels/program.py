@@ -21,7 +21,7 @@ from .futex import SPINS, add_and_wake, sleep_on
 from .jit import OP_SIGNATURE, address_of, call_op, kernel
 from .matmul import EMBED_FIELDS, EXPERT_FIELDS, LINEAR_FIELDS, embed, expert_gate_up, linear
 from .memory import atomic_add, atomic_load, pause
-from .norm import QUANTISE_FIELDS, RMS_NORM_FIELDS, quantise, rms_norm
+from .norm import QUANTISE_FIELDS, RMS_NORM_FIELDS, quantise, rms_norm, round_rows
 from .rope import FIELDS as ROPE_FIELDS
 from .rope import rope_store
 from .routing import GROUP_FIELDS, ROUTE_FIELDS, group, route
@@ -39,6 +39,7 @@ OPS = {
     "embed": Op(embed, EMBED_FIELDS),
     "rms_norm": Op(rms_norm, RMS_NORM_FIELDS),
     "quantise": Op(quantise, QUANTISE_FIELDS),
+    "round_rows": Op(round_rows, QUANTISE_FIELDS),
     "linear": Op(linear, LINEAR_FIELDS),
     "rope_store": Op(rope_store, ROPE_FIELDS),
     "attention": Op(attention, ATTENTION_FIELDS),

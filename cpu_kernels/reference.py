@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .layout import E4M3, KINDS, KV_BLOCK, ROWS, SPAN, SUMS, Codes, padded
+from .layout import E4M3, KINDS, KV_BLOCK, ROWS, SPAN, SUMS, Codes, Record, padded
 
 Array = NDArray[Any]
 
@@ -45,7 +45,8 @@ def unpack(kind: str, tiles: Array, rows: int, columns: int) -> Array:
     if codes is None:
         bits = np.ascontiguousarray(tiles).view({"f32": np.float32, "f16": np.float16, "bf16": np.uint16}[kind])
         values = (bits.astype(np.uint32) << 16).view(np.float32) if kind == "bf16" else bits.astype(np.float32)
-        return _by_rows(values.reshape(count, spans, SPAN, ROWS, 1))[:rows, :columns]
+        together = 2 if kind == "bf16" else 1
+        return _by_rows(values.reshape(count, spans, SPAN // together, ROWS, together))[:rows, :columns]
     stored = _plane(tiles[:, :, codes.low_at :], codes.low)
     if codes.high:
         stored = stored | _plane(tiles[:, :, codes.high_at : codes.low_at], codes.high) << codes.low
@@ -88,8 +89,19 @@ def _headers(halves: Array, codes: Codes) -> Array:
     return np.repeat(by_rows, codes.columns, axis=1)
 
 
-def rounded(x: Array) -> Array:
-    """x [..., n] as quantised records hold it: codes times scales, padding left out."""
+def bfloat_bits(x: Array) -> Array:
+    """The bfloat16 nearest to each float32, ties to even, as uint16. A NaN stays one."""
+    bits = np.asarray(x, np.float32).view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    return np.where(np.isnan(x), bits >> 16 | 0x40, rounded).astype(np.uint16)
+
+
+def recorded(x: Array, record: Record) -> Array:
+    """x [..., n] as the numbers that such a record holds, padding left out."""
+    if record == "plain":
+        return x
+    if record == "bf16":
+        return (bfloat_bits(x).astype(np.uint32) << 16).view(np.float32)
     rows = x.reshape(-1, x.shape[-1])
     seen = np.empty(rows.shape, np.float32)
     for row, out in zip(rows, seen, strict=True):
@@ -99,7 +111,7 @@ def rounded(x: Array) -> Array:
 
 
 def linear(x: Array, w: Array, bias: Array | float = 0.0, low: float = -np.inf, high: float = np.inf) -> Array:
-    """clamp(x [T, n] w^T [n, rows] + bias [rows], low, high). Where w is quantised, x is first `rounded`."""
+    """clamp(x [T, n] w^T [n, rows] + bias [rows], low, high). x is as the kind of w reads it, by `recorded`."""
     y = x.astype(np.float64) @ w.astype(np.float64).T + bias
     return np.asarray(np.clip(y, low, high), np.float32)
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ..cpu_kernels.attention import scratch_bytes
 from ..cpu_kernels.down import SCRATCH_BYTES as DOWN_BYTES
-from ..cpu_kernels.layout import KINDS, padded, record_bytes
+from ..cpu_kernels.layout import KINDS, RECORDS, Record, padded, record_bytes
 from ..cpu_kernels.matmul import SCRATCH_BYTES
 from .memory import aligned
 from .spec import ModelSpec
@@ -16,20 +16,22 @@ from .step_inputs import StepLimits
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A buffer of rows: plain float32 and, if anything reads it so, q8 records of the same values."""
+    """A buffer of rows in all forms of records: plain float32 and, if anything reads them so, the others."""
 
-    plain: NDArray[np.uint8]
-    record: NDArray[np.uint8]
+    forms: dict[Record, NDArray[np.uint8]]
     columns: int
 
     @classmethod
     def of(cls, rows: int, columns: int) -> "Rows":
-        plain, record = (record_bytes(columns, quantised) for quantised in (False, True))
-        return cls(aligned(rows, plain), aligned(rows, record), columns)
+        return cls({record: aligned(rows, record_bytes(columns, record)) for record in RECORDS}, columns)
+
+    @property
+    def plain(self) -> NDArray[np.uint8]:
+        return self.forms["plain"]
 
     def read_by(self, kind: str) -> tuple[int, int]:
         """Address and row stride of the form that a matrix of `kind` multiplies."""
-        form = self.record if KINDS[kind].quantised else self.plain
+        form = self.forms[KINDS[kind].record]
         return form.ctypes.data, form.shape[1]
 
 
@@ -70,7 +72,7 @@ class Buffers:
 
     def __init__(self, spec: ModelSpec, limits: StepLimits, threads: int) -> None:
         tokens = limits.tokens
-        self.x = aligned(tokens, record_bytes(spec.hidden_size, False))
+        self.x = aligned(tokens, record_bytes(spec.hidden_size, "plain"))
         self.normed = Rows.of(tokens, spec.hidden_size)
         self.q, self.k, self.v = (
             aligned(tokens, 4 * padded(size)) for size in (spec.q_size, spec.kv_size, spec.kv_size)

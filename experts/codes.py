@@ -16,12 +16,18 @@ from ..cpu_kernels.packing import (
     pack_floats,
     pack_headers,
     pack_paired_nibbles,
+    pack_pairs,
     pack_split_nibbles,
 )
 from . import blocks as b
 from .formats import FORMATS, Floats
 from .scaled_blocks import INTEGERS, Integers
 
+_FLOATS: dict[str, Callable[[Bytes, Bytes], None]] = {
+    "F32": lambda raw, out: pack_floats(raw.view(np.uint32), out),
+    "F16": lambda raw, out: pack_floats(raw.view(np.uint16), out),
+    "BF16": lambda raw, out: pack_pairs(raw.view(np.uint16), out),
+}
 _SIGN = np.uint32(0x80808080)  # turns four signed bytes into codes that carry 128
 
 
@@ -33,7 +39,7 @@ def pack_rows(name: str, raw: Bytes, columns: int, out: Bytes) -> None:
         pack_eights(raw.reshape(len(raw), -1, row.block_bytes), out)
         return
     if codes is None:
-        pack_floats(raw.view(np.uint32 if name == "F32" else np.uint16), out)
+        _FLOATS[name](raw, out)
         return
     blocks = raw.reshape(len(raw), columns // row.block, row.block_bytes)
     own = _OWN.get(name)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ..cpu_kernels.descriptor import N_LOGITS, N_TOKENS
 from ..cpu_kernels.down import FEW_PAIRS
 from ..cpu_kernels.down import MOST_TILES as DOWN_TILES
-from ..cpu_kernels.layout import KINDS, ROWS, padded
+from ..cpu_kernels.layout import KINDS, RECORDS, ROWS, Record, padded
 from ..cpu_kernels.program import FrozenProgram, Program
 from ..cpu_kernels.rope import NO_NORM, NORM_ALL_HEADS, NORM_EACH_HEAD
 from ..cpu_kernels.rope import STEP as HEAD_STEP
@@ -68,15 +68,18 @@ class CpuOps:
         self._group(single) if single else self._program.meet()
 
     def norm(self, role: str, readers: tuple[str, ...], *, last_rows: bool = False) -> None:
-        quantised = {KINDS[self._matrix(reader).kind].quantised for reader in readers}
-        normed = self.buffers.normed
+        read = {KINDS[self._matrix(reader).kind].record for reader in readers}
+        fields: dict[Record, str] = {"plain": "plain", "bf16": "bfloat", "q8": "record"}
+        forms: dict[str, int] = {}
+        for form, name in fields.items():
+            rows = self.buffers.normed.forms[form]
+            forms |= _rows(name, rows) if form in read else {name: 0, name + "_stride": 0}
         self._program.add(
             "rms_norm", **_rows("x", self.buffers.x), weight=self._vector(role),
             n=self._spec.hidden_size, eps=float(self._spec.rms_eps),
             rows=self._inputs.logit_rows.ctypes.data if last_rows else 0,
             count_slot=N_LOGITS if last_rows else N_TOKENS,
-            plain=normed.plain.ctypes.data if False in quantised else 0, plain_stride=normed.plain.shape[1],
-            record=normed.record.ctypes.data if True in quantised else 0, record_stride=normed.record.shape[1],
+            **forms,
         )  # fmt: skip
         self._program.meet()
 
@@ -111,10 +114,11 @@ class CpuOps:
             **self._cache.fields(layer),
         )  # fmt: skip
         self._program.meet()
-        if KINDS[self._matrix(f"layers.{layer}.o").kind].quantised:
+        read = KINDS[self._matrix(f"layers.{layer}.o").kind].record
+        if read != "plain":
             self._program.add(
-                "quantise", **_rows("x", mixed.plain), n=spec.q_size,
-                count_slot=N_TOKENS, **_rows("record", mixed.record),
+                "quantise" if read == "q8" else "round_rows", **_rows("x", mixed.plain), n=spec.q_size,
+                count_slot=N_TOKENS, **_rows("record", mixed.forms[read]),
             )  # fmt: skip
             self._program.meet()
 
@@ -155,7 +159,7 @@ class CpuOps:
                 spans=gate.spans, chunk=_EXPERT_TILES, out=out, out_stride=out_stride,
                 second_x=second_x, second_x_stride=second_x_stride, second_product=product_address(up.kind),
                 second_table=second, second_tile_bytes=up.tile_bytes,
-                out_quantised=int(KINDS[down.kind].quantised), out_columns=padded(buffers.inner.columns),
+                out_record=RECORDS.index(KINDS[down.kind].record), out_columns=padded(buffers.inner.columns),
                 offsets=buffers.routes.offsets.ctypes.data, order=buffers.routes.order.ctypes.data,
                 active=buffers.routes.active.ctypes.data, num_active=buffers.routes.num_active.ctypes.data,
                 top_k=buffers.routes.top_k, scratch=self.buffers.scratch.ctypes.data,

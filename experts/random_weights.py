@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cpu_kernels.layout import GROUP, KINDS, ROWS, SPAN, packed_bytes, padded, padded_rows, record_bytes
+from ..cpu_kernels.layout import GROUP, KINDS, RECORDS, ROWS, SPAN, packed_bytes, padded, padded_rows, record_bytes
 from ..cpu_kernels.packing import pack_codes, pack_headers
 from .codes import pack_rows
 from .formats import FORMATS, Floats
@@ -47,7 +47,7 @@ class MoeShape:
 
     def needed_bytes(self, kind: str, tokens: int) -> int:
         """Memory that measuring steps of so many tokens takes: weights, activations, routes, the expected output."""
-        hidden, inner = (record_bytes(n, False) + record_bytes(n, True) for n in (self.hidden, self.intermediate))
+        hidden, inner = (sum(record_bytes(n, record) for record in RECORDS) for n in (self.hidden, self.intermediate))
         pairs = tokens * self.active
         buffers = pairs * (inner + 4 * padded(self.hidden) + 256) + 2 * tokens * hidden + 24 * tokens * self.experts
         expected = 32 * self.hidden * self.intermediate

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cpu_kernels.descriptor import N_TOKENS
-from ..cpu_kernels.layout import packed_bytes, padded, record_bytes
-from ..cpu_kernels.norm import quantise_row
+from ..cpu_kernels.layout import RECORDS, packed_bytes, padded, record_bytes
+from ..cpu_kernels.norm import quantise_row, round_row
 from ..cpu_kernels.rope import STEP as HEAD_STEP
 from .cpu_ops import CpuOps
 from .formats import FORMATS, Floats
@@ -96,7 +96,7 @@ class ProductLayers:
     @staticmethod
     def needed_bytes(kind: str, rows: int, columns: int, tokens: int) -> int:
         """Memory that such layers take."""
-        widths = 3 * 4 * padded(rows) + 4 * (record_bytes(columns, False) + record_bytes(columns, True))
+        widths = 3 * 4 * padded(rows) + 4 * sum(record_bytes(columns, record) for record in RECORDS)
         return FAR + 3 * packed_bytes(kind, rows, columns) + tokens * widths + 8 * rows * columns
 
 
@@ -133,8 +133,10 @@ def _ops(spec: ModelSpec, weights: PackedWeights, tokens: int, threads: int) -> 
 
 
 def _feed(ops: CpuOps, x: Floats) -> None:
-    """Fill the normed activations, plain and quantised, with the rows of x."""
+    """Fill the normed activations, in all forms, with the rows of x."""
     normed = ops.buffers.normed
     normed.plain.view(np.float32)[: len(x), : x.shape[1]] = x
-    for plain, record in zip(normed.plain[: len(x)], normed.record, strict=False):
-        quantise_row(plain.ctypes.data, x.shape[1], record.ctypes.data)
+    for row in range(len(x)):
+        plain, bfloat, codes = (normed.forms[record][row].ctypes.data for record in RECORDS)
+        round_row(plain, x.shape[1], bfloat)
+        quantise_row(plain, x.shape[1], codes)

@@ -8,11 +8,12 @@ Every argument is an int64. The kernels are written out one by one: what a facto
 
 from ..jit import PRODUCT_SIGNATURE, READER_SIGNATURE, address_of, kernel
 from .dot import BLOCK, dot_tile
+from .floats import dot_floats
 from .unpack import unpack_row
 
 __all__ = ["BLOCK", "PRODUCTS", "READERS", "product_address", "reader_address"]
 
-_dot_f32, _unpack_f32 = dot_tile("f32"), unpack_row("f32")
+_dot_f32, _unpack_f32 = dot_floats("f32"), unpack_row("f32")
 
 
 @kernel
@@ -25,7 +26,7 @@ def _read_f32(tile: int, lane: int, spans: int, out: int) -> None:
     _unpack_f32(tile, lane, spans, out)
 
 
-_dot_f16, _unpack_f16 = dot_tile("f16"), unpack_row("f16")
+_dot_f16, _unpack_f16 = dot_floats("f16"), unpack_row("f16")
 
 
 @kernel
@@ -38,7 +39,7 @@ def _read_f16(tile: int, lane: int, spans: int, out: int) -> None:
     _unpack_f16(tile, lane, spans, out)
 
 
-_dot_bf16, _unpack_bf16 = dot_tile("bf16"), unpack_row("bf16")
+_dot_bf16, _unpack_bf16 = dot_floats("bf16"), unpack_row("bf16")
 
 
 @kernel

@@ -1,10 +1,11 @@
-"""The micro-kernel of every matrix product: one weight tile (16 rows) times a few activation records.
+"""The micro-kernel of matrix products with codes: one weight tile (16 rows) times a few activation records.
 
 For each row and token the order of operations is fixed: exact integer sums over the columns of a scale, then one fused
-multiply-add per scale in column order, and one per span of 64 for the records' scale (of float weights `floats` and
-`eights` tell). So a result does not depend on how many tokens share a call, nor on the register width.
+multiply-add per scale in column order, and one per span of 64 for the records' scale (of 8-bit floats `eights` tells).
+So a result does not depend on how many tokens share a call, nor on the register width.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from ..layout import GROUP, KINDS, SPAN, SUMS, Codes
@@ -12,7 +13,6 @@ from ..simd import Emit, Value, f32, f32x16, i32, i32x16, i64, micro_kernel
 from .avx2 import dots_by_pairs
 from .codes import minima, parts, scales, unsigned_codes
 from .eights import eights_span
-from .floats import SpanBody, float_span
 
 BLOCK = 8  # most activation records per call of a product
 
@@ -22,7 +22,7 @@ _BUSY, _AHEAD = 4, 4608
 
 
 def dot_tile(kind: str) -> Any:
-    """The intrinsic `(count, w, spans, rows, out, out_stride)` for up to BLOCK records of one weight kind.
+    """The intrinsic `(count, w, spans, rows, out, out_stride)` for up to BLOCK records of one kind of codes.
 
     w: address of the tile; rows: address of int64[count], the records' addresses; out: float32 [count][16],
     out_stride bytes apart. One tile a call reads memory as one stream, which the prefetchers follow best.
@@ -52,7 +52,7 @@ def _some_records(
     """The tile times `tokens` records, whose addresses are at `table`."""
     records = [e.pointer(e.load(i64, table, 8 * t, 8)) for t in range(tokens)]
     codes, span_bytes = KINDS[kind].codes, KINDS[kind].span_bytes
-    body = _integer_span(codes) if codes else eights_span if kind == "f8" else float_span(kind)
+    body = _integer_span(codes) if codes else eights_span
 
     def span(s: Value, totals: list[Value]) -> list[Value]:
         here = e.at(tile, e.b.mul(s, e.const(span_bytes)))
@@ -65,7 +65,10 @@ def _some_records(
         e.store(total, target, e.b.mul(out_stride, e.const(t)), 4)
 
 
-def _integer_span(codes: Codes) -> SpanBody:
+_SpanBody = Callable[[Emit, Value, list[Value], Value, Value, list[Value]], list[Value]]
+
+
+def _integer_span(codes: Codes) -> _SpanBody:
     """Integer dot products, each times its weights' scale; their sum over the span times the record's scale."""
 
     def body(e: Emit, tile: Value, records: list[Value], s: Value, spans: Value, totals: list[Value]) -> list[Value]:

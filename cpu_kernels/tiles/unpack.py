@@ -14,7 +14,7 @@ _F32X4, _I32X4, _I8X4 = (ir.VectorType(kind, 4) for kind in (f32, i32, i8))
 
 def unpack_row(kind: str) -> Any:
     """The intrinsic `(tile, lane, spans, out)`: row `lane` of a tile to float32[spans * 64] at `out`."""
-    body = _unpack_integer if KINDS[kind].quantised else unpack_eights if kind == "f8" else _unpack_float
+    body = _unpack_integer if KINDS[kind].codes else _FLOATS[kind]
 
     @micro_kernel()
     def unpack(e: Emit, tile: Value, lane: Value, spans: Value, out: Value) -> None:
@@ -32,7 +32,7 @@ def unpack_row(kind: str) -> Any:
 
 def _unpack_float(e: Emit, kind: str, span: Value, lane: Value, out: Value) -> None:
     step = KINDS[kind].span_bytes // SPAN
-    load = {"f32": lambda p: e.load(f32x16, p), "f16": e.load_half, "bf16": e.load_bfloat}[kind]
+    load = {"f32": lambda p: e.load(f32x16, p), "f16": e.load_half}[kind]
 
     def column(c: Value, carried: list[Value]) -> list[Value]:
         vector = load(e.at(span, e.b.mul(c, e.const(step))))
@@ -40,6 +40,17 @@ def _unpack_float(e: Emit, kind: str, span: Value, lane: Value, out: Value) -> N
         return carried
 
     e.loop(e.const(SPAN), [], column)
+
+
+def _unpack_pairs(e: Emit, _: str, span: Value, lane: Value, out: Value) -> None:
+    def pair(c: Value, carried: list[Value]) -> list[Value]:
+        bits = e.b.extract_element(e.load(i32x16, e.at(span, e.b.mul(c, e.const(64))), 0, 64), lane)
+        even, odd = e.b.shl(bits, ir.Constant(i32, 16)), e.b.and_(bits, ir.Constant(i32, 0xFFFF0000))
+        for column, value in enumerate((even, odd)):
+            e.store(value, e.at(out, e.b.mul(c, e.const(8))), 4 * column, 4)
+        return carried
+
+    e.loop(e.const(SPAN // 2), [], pair)
 
 
 def _unpack_integer(e: Emit, kind: str, span: Value, lane: Value, out: Value) -> None:
@@ -54,3 +65,6 @@ def _unpack_integer(e: Emit, kind: str, span: Value, lane: Value, out: Value) ->
         if codes.minima:
             values = e.b.fadd(values, e.splat(e.b.extract_element(minima(e, codes, span, place), lane), 4))
         e.store(values, out, 16 * block, 4)
+
+
+_FLOATS = {"f32": _unpack_float, "f16": _unpack_float, "bf16": _unpack_pairs, "f8": unpack_eights}

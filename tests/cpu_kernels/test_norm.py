@@ -13,6 +13,7 @@ from isotherm.cpu_kernels.norm import (
     quantise_row,
     quantise_span,
     rms_norm,
+    round_rows,
 )
 from support.ops import run_op
 
@@ -33,7 +34,7 @@ def split(record, n):
 
 
 def quantised(x, **options):
-    size = record_bytes(x.shape[1], True)
+    size = record_bytes(x.shape[1], "q8")
     records = np.full((len(x), size), 0xAA, np.uint8)
     fields = {"x": x, "x_stride": x.strides[0], "n": x.shape[1], "record": records}
     run_op(quantise, QUANTISE_FIELDS, fields | {"record_stride": size}, step={N_TOKENS: len(x)}, **options)
@@ -45,12 +46,22 @@ def normed(x, weight, rows=None, **options):
     n = x.shape[1]
     count = len(x) if rows is None else len(rows)
     plain = np.full((count, padded(n)), np.nan, np.float32)
-    records = np.full((count, record_bytes(n, True)), 0xAA, np.uint8)
+    records = np.full((count, record_bytes(n, "q8")), 0xAA, np.uint8)
     fields = {"x": x, "x_stride": x.strides[0], "n": n, "count_slot": N_LOGITS}
     fields |= {"record": records, "record_stride": records.strides[0], "weight": weight, "eps": EPS}
     fields |= {"plain": plain, "plain_stride": plain.strides[0], "rows": 0 if rows is None else rows}
     run_op(rms_norm, RMS_NORM_FIELDS, fields, step={N_LOGITS: count}, **options)
     return plain, records
+
+
+def bfloats(x, **options):
+    """bf16 records as uint16."""
+    records = np.full((len(x), padded(x.shape[1])), 0xAAAA, np.uint16)
+    fields = {"x": x, "x_stride": x.strides[0], "n": x.shape[1], "record": records}
+    run_op(
+        round_rows, QUANTISE_FIELDS, fields | {"record_stride": records.strides[0]}, step={N_TOKENS: len(x)}, **options
+    )
+    return records
 
 
 @pytest.mark.parametrize("n", WIDTHS)
@@ -122,7 +133,7 @@ def test_what_is_not_finite_shows_in_the_scale_of_its_span_only(bad):
 
 def test_a_span_alone_equals_the_same_span_of_the_row():
     x = random_rows(1, 128)[0]
-    whole, parts = (np.zeros(record_bytes(128, True), np.uint8) for _ in range(2))
+    whole, parts = (np.zeros(record_bytes(128, "q8"), np.uint8) for _ in range(2))
 
     @kernel
     def both(values, row, record):
@@ -132,3 +143,35 @@ def test_a_span_alone_equals_the_same_span_of_the_row():
 
     both(x.ctypes.data, whole.ctypes.data, parts.ctypes.data)
     np.testing.assert_array_equal(whole, parts)
+
+
+@pytest.mark.parametrize("n", WIDTHS)
+def test_bfloats_are_their_definition_and_pad_with_zeros(n):
+    x = random_rows(3, n, n)
+    got = bfloats(x, threads=2)
+    np.testing.assert_array_equal(got[:, :n], reference.bfloat_bits(x))
+    assert not got[:, n:].any()
+
+
+@pytest.mark.parametrize(
+    "bits, expected",
+    [
+        (0x3F808000, 0x3F80), (0x3F818000, 0x3F82), (0x3F808001, 0x3F81), (0x3F817FFF, 0x3F81), (0xBF818000, 0xBF82),
+        (0x00008001, 0x0001), (0x7F7FFFFF, 0x7F80), (0xFF800000, 0xFF80), (0x7F800001, 0x7FC0), (0xFFFFFFFF, 0xFFFF),
+    ],
+)  # fmt: skip
+def test_bfloats_are_the_nearest_with_ties_to_even(bits, expected):
+    """Also what is denormal, overflows, is infinite or not a number."""
+    x = np.full((1, 32), bits, np.uint32).view(np.float32)
+    assert (bfloats(x)[0, :32] == expected).all()
+    assert (reference.bfloat_bits(x) == expected).all()
+
+
+@pytest.mark.parametrize("n", WIDTHS)
+def test_norm_rounds_its_plain_row_to_bfloats(n):
+    x, weight = random_rows(3, n), random_rows(1, n, 1)[0]
+    records = np.full((3, padded(n)), 0xAAAA, np.uint16)
+    fields = {"x": x, "x_stride": x.strides[0], "n": n, "weight": weight, "eps": EPS}
+    fields |= {"bfloat": records, "bfloat_stride": records.strides[0]}
+    run_op(rms_norm, RMS_NORM_FIELDS, fields, step={N_TOKENS: 3})
+    np.testing.assert_array_equal(records, reference.bfloat_bits(normed(x, weight)[0]))

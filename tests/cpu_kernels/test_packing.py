@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from isotherm.cpu_kernels import reference
-from isotherm.cpu_kernels.layout import GROUP, KINDS, packed_bytes, padded, padded_rows, record_bytes
+from isotherm.cpu_kernels.layout import GROUP, KINDS, RECORDS, packed_bytes, padded, padded_rows, record_bytes
 from isotherm.cpu_kernels.packing import pack_bytes, pack_headers, pack_paired_nibbles
 from support.matrices import line_aligned, random_matrix
 
@@ -42,8 +42,8 @@ def test_rows_are_padded_to_pairs_of_tiles_and_columns_to_spans():
 
 
 def test_records_are_whole_cache_lines():
-    assert all(record_bytes(columns, q) % 64 == 0 for columns in (1, 32, 64, 96, 2880) for q in (False, True))
-    assert record_bytes(64, True) >= 64 + 4 + 2 * 4 + 4 * 4
+    assert all(record_bytes(columns, form) % 64 == 0 for columns in (1, 32, 64, 96, 2880) for form in RECORDS)
+    assert record_bytes(64, "q8") >= 64 + 4 + 2 * 4 + 4 * 4
 
 
 def test_bytes_are_flipped_where_the_source_is_signed():

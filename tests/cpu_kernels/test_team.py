@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 from isotherm.cpu_kernels.descriptor import N_TOKENS, STEP_SLOTS
+from isotherm.cpu_kernels.matmul import SCRATCH_BYTES
 from isotherm.cpu_kernels.program import Program
 from isotherm.cpu_kernels.team import Team
 from support.matrices import line_aligned, random_matrix, random_rows, records
@@ -19,11 +20,11 @@ class Chain:
     def __init__(self, length: int) -> None:
         self.matrix = random_matrix("f32", WIDTH, WIDTH)
         self.rows = [line_aligned((TOKENS, 4 * WIDTH)) for _ in range(length + 1)]
-        self.rows[0][...] = records(random_rows(TOKENS, WIDTH) * np.float32(1e-3), False)
+        self.rows[0][...] = records(random_rows(TOKENS, WIDTH) * np.float32(1e-3), "plain")
         self._nothing = np.zeros(WIDTH, np.float32)
         self.step = np.zeros(STEP_SLOTS, np.int64)
         self.step[N_TOKENS] = TOKENS
-        self._scratch = line_aligned((8, 4096))
+        self._scratch = line_aligned((8, SCRATCH_BYTES))
         program = Program()
         for source, target in zip(self.rows, self.rows[1:], strict=False):
             program.add(

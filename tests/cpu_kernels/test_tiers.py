@@ -13,12 +13,14 @@ from numba.core.codegen import get_host_cpu_features
 
 HERE = Path(__file__).parent
 AVX2 = "+sse4.2,+popcnt,+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt"
+AVX512_VNNI = AVX2 + ",+avx512f,+avx512bw,+avx512vl,+avx512vnni"
 TIERS = {
+    "avx512_vnni": {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": AVX512_VNNI},
     "avx2": {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": AVX2},
     "portable": {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""},
 }
-HAS_AVX2 = set(AVX2.split(",")) <= set(get_host_cpu_features().split(","))
-# Products of every kind with 1, 2, 4 and 8 tokens a call, and experts, which also quantise.
+HOST = set(get_host_cpu_features().split(","))
+# Products of every kind with few and 8 tokens a call, also of numbers far apart, and experts, which also quantise.
 DUMP = """
 import sys
 import numpy as np
@@ -28,7 +30,9 @@ from support.matrices import Bank, multiply, random_matrix, random_rows, run_exp
 
 assert host_tier().name == sys.argv[2], host_tier()
 x = random_rows(15, 704)
+wide = (x * np.exp2(np.random.default_rng(1).integers(-30, 30, x.shape))).astype(np.float32)
 results = {kind: multiply(random_matrix(kind, 33, 704), x) for kind in KINDS}
+results |= {f"{kind} wide": multiply(random_matrix(kind, 33, 704), wide) for kind in KINDS}
 ids = np.array([[t % 3, (t + 1) % 3] for t in range(15)])
 for kind in KINDS:
     inner, outs, _ = run_experts(Bank.random(3, 96, 160, (kind,) * 3), random_rows(15, 96), ids)
@@ -42,8 +46,9 @@ pytestmark = pytest.mark.timeout(900)  # compiles all kernels for each tier wher
 def needs(tier: str) -> None:
     if platform.machine() not in ("x86_64", "AMD64"):
         pytest.skip("the tiers are those of x86")
-    if tier == "avx2" and not HAS_AVX2:
-        pytest.skip("this CPU has no AVX2")
+    missing = set(filter(None, TIERS[tier]["NUMBA_CPU_FEATURES"].split(","))) - HOST
+    if missing:
+        pytest.skip(f"this CPU lacks {', '.join(sorted(missing))}")
 
 
 def run(arguments: list[str], **settings: str) -> None:

@@ -12,8 +12,10 @@ from isotherm.cpu_kernels.layout import (
     E4M3,
     GROUP,
     KINDS,
+    RECORDS,
     ROWS,
     SPAN,
+    Record,
     packed_bytes,
     padded,
     padded_rows,
@@ -26,8 +28,8 @@ from isotherm.cpu_kernels.matmul import (
     expert_gate_up,
     linear,
 )
-from isotherm.cpu_kernels.packing import pack_codes, pack_eights, pack_floats, pack_headers
-from isotherm.cpu_kernels.reference import group, quantise
+from isotherm.cpu_kernels.packing import pack_codes, pack_eights, pack_floats, pack_headers, pack_pairs
+from isotherm.cpu_kernels.reference import bfloat_bits, group, quantise, recorded
 from isotherm.cpu_kernels.tiles import product_address
 from numpy.typing import NDArray
 from support.ops import run_op
@@ -45,7 +47,11 @@ class Matrix:
 
     @property
     def quantised(self) -> bool:
-        return KINDS[self.kind].quantised
+        return KINDS[self.kind].codes is not None
+
+    @property
+    def record(self) -> Record:
+        return KINDS[self.kind].record
 
     @property
     def tile_bytes(self) -> int:
@@ -72,7 +78,7 @@ def random_matrix(kind: str, rows: int, columns: int, seed: int = 0, code: int |
     rng = np.random.default_rng([seed, rows, columns])
     tiles = line_aligned((padded_rows(rows) // ROWS, padded(columns) // SPAN, KINDS[kind].span_bytes))
     assert tiles.nbytes == packed_bytes(kind, rows, columns)
-    if KINDS[kind].quantised:
+    if KINDS[kind].codes:
         return Matrix(kind, _fill_codes(kind, rows, columns, rng, tiles, code), tiles)
     if kind == "f8":
         return Matrix(kind, _fill_eights(rows, columns, rng, tiles), tiles)
@@ -82,9 +88,9 @@ def random_matrix(kind: str, rows: int, columns: int, seed: int = 0, code: int |
         bits = values.astype(np.float16).view(np.uint16)
         values = bits.view(np.float16).astype(np.float32)
     elif kind == "bf16":
-        bits = (values.view(np.uint32) >> 16).astype(np.uint16)
-        values = (bits.astype(np.uint32) << 16).view(np.float32)
-    pack_floats(bits, tiles)
+        bits = bfloat_bits(values)
+        values = recorded(values, "bf16")
+    (pack_pairs if kind == "bf16" else pack_floats)(bits, tiles)
     return Matrix(kind, values, tiles)
 
 
@@ -130,15 +136,15 @@ def random_rows(count: int, columns: int, seed: int = 0) -> Array:
     return np.random.default_rng([seed, columns]).standard_normal((count, columns), np.float32)
 
 
-def records(x: Array, quantised: bool) -> NDArray[np.uint8]:
-    """The activation records of rows x, in the form that a matrix reads."""
-    out = line_aligned((len(x), record_bytes(x.shape[1], quantised)))
+def records(x: Array, form: Record) -> NDArray[np.uint8]:
+    """The activation records of rows x."""
+    out = line_aligned((len(x), record_bytes(x.shape[1], form)))
     for row, record in zip(x, out, strict=True):
-        if quantised:
+        if form == "q8":
             with np.errstate(invalid="ignore"):  # codes of what is not finite do not matter: the scale shows it
                 parts = np.concatenate([part.view(np.uint8) for part in quantise(row)])
         else:
-            parts = row.view(np.uint8)
+            parts = (row if form == "plain" else bfloat_bits(row)).view(np.uint8)
         record[: parts.size] = parts
     return out
 
@@ -156,7 +162,7 @@ def multiply(
     """`linear` on rows x [T, columns]: [T, rows]. What lies beyond the padded rows must stay as it is."""
     rows = len(matrix.values)
     width = padded_rows(rows)
-    form = records(x, matrix.quantised)
+    form = records(x, matrix.record)
     out = np.full((len(x), width + 16), 7, np.float32)
     if onto is not None:
         out[:, :rows] = onto
@@ -203,8 +209,8 @@ def run_experts(
     offsets, order, position, active = group(ids, experts)
     gate, up, down = bank.gate[0], bank.up[0], bank.down[0]
     inner, hidden = gate.values.shape
-    form, second_form = records(x, gate.quantised), records(x, up.quantised)
-    between = line_aligned((order.size, record_bytes(inner, down.quantised)))
+    form, second_form = records(x, gate.record), records(x, up.record)
+    between = line_aligned((order.size, record_bytes(inner, down.record)))
     outs = np.full((order.size, padded_rows(hidden) + 16), 7, np.float32)
     table, second, third = (
         np.array([m.tiles.ctypes.data for m in part], np.int64) for part in (bank.gate, bank.up, bank.down)
@@ -217,7 +223,7 @@ def run_experts(
         "x": form, "x_stride": form.strides[0], "table": table, "out": between, "out_stride": between.strides[0],
         "second_x": second_form, "second_x_stride": second_form.strides[0],
         "second_product": product_address(up.kind), "second_table": second, "second_tile_bytes": up.tile_bytes,
-        "out_quantised": int(down.quantised),
+        "out_record": RECORDS.index(down.record),
         "out_columns": padded(inner), **gate.fields,
     }  # fmt: skip
     run_op(expert_gate_up, EXPERT_FIELDS, shared | first, step={N_TOKENS: len(x)}, threads=threads)

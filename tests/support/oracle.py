@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from isotherm.cpu_kernels.layout import KINDS, ROWS, SPAN, padded, padded_rows
-from isotherm.cpu_kernels.reference import rounded, unpack
+from isotherm.cpu_kernels.layout import KINDS, ROWS, SPAN, Record, padded, padded_rows
+from isotherm.cpu_kernels.reference import recorded, unpack
 from isotherm.experts.checkpoint import Tensor
 from isotherm.experts.codes import pack_rows
 from isotherm.experts.formats import format_of
@@ -31,7 +31,7 @@ def packed_values(tensor: Tensor) -> Array:
 
 class RoundedReference(ReferenceDecoder):
     """The reference in float64 with what the packed formats round: weights to their packed numbers, and activations
-    to int8 in spans of 64 where a quantised matrix reads them. All else is exact. Keeps all weights it has used."""
+    as the kinds of the matrices read them. All else is exact. Keeps all weights it has used."""
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)
@@ -40,18 +40,18 @@ class RoundedReference(ReferenceDecoder):
     def logits(self, tokens: Sequence[int]) -> Array:
         return self._product(self.hidden(tokens), "head")
 
-    def _read(self, role: str, expert: int | None = None) -> tuple[Array, bool]:
-        """A matrix's packed numbers, and whether it reads rounded activations."""
+    def _read(self, role: str, expert: int | None = None) -> tuple[Array, Record]:
+        """A matrix's packed numbers, and the form of the activations that it reads."""
         tensor = self.weights.tensor(role) if expert is None else self.weights.expert(role, expert)
-        return packed_values(tensor).astype(self.dtype), KINDS[format_of(tensor).packed].quantised
+        return packed_values(tensor).astype(self.dtype), KINDS[format_of(tensor).packed].record
 
     def _dense(self, role: str) -> Array:
         is_vector = len(self.weights.shape(role)) == 1
         return super()._dense(role) if is_vector else self._packed(role)[0]
 
     def _product(self, x: Array, role: str, expert: int | None = None) -> Array:
-        values, quantised = self._packed(role, expert)
-        return (rounded(x).astype(self.dtype) if quantised else x) @ values.T
+        values, record = self._packed(role, expert)
+        return (x if record == "plain" else recorded(x, record).astype(self.dtype)) @ values.T
 
     def _linear(self, x: Array, role: str) -> Array:
         y = self._product(x, role)
