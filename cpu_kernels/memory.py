@@ -6,13 +6,15 @@ from llvmlite import ir
 from numba import types
 
 from .jit import intrinsic
-from .simd import Emit, f32, f64, i32, i64
+from .simd import Emit, f32, f64, i8, i16, i32, i64
 
 # name -> (Numba type, LLVM type, alignment in bytes); the unsigned ones read a file's bytes, at any address
 _SCALARS = {
     "f32": (types.float32, f32, 4),
     "i32": (types.int32, i32, 4),
     "i64": (types.int64, i64, 8),
+    "u8": (types.uint8, i8, 1),
+    "u16": (types.uint16, i16, 1),
     "u32": (types.uint32, i32, 1),
     "u64": (types.uint64, i64, 1),
 }
@@ -47,8 +49,10 @@ def _writer(name: str) -> Any:
     return write
 
 
-read_f32, read_i64, read_u32, read_u64 = _reader("f32"), _reader("i64"), _reader("u32"), _reader("u64")
-write_f32, write_i32, write_i64, write_u32 = _writer("f32"), _writer("i32"), _writer("i64"), _writer("u32")
+read_f32, read_i64 = _reader("f32"), _reader("i64")
+read_u8, read_u16, read_u32, read_u64 = _reader("u8"), _reader("u16"), _reader("u32"), _reader("u64")
+write_f32, write_i32, write_i64 = _writer("f32"), _writer("i32"), _writer("i64")
+write_u16, write_u32 = _writer("u16"), _writer("u32")
 
 
 @intrinsic

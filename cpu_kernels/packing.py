@@ -1,7 +1,7 @@
 """Filling packed tiles from a checkpoint's blocks: the permutation of `layout`, once per matrix at load.
 
-`out` is uint8 [tiles, spans, span_bytes] of zeros; rows and columns that the source lacks stay zero, and a zero scale
-silences whatever codes stand there.
+`raw` is uint8 [rows, bytes per row] of whole blocks, `out` uint8 [tiles, spans, span_bytes] of zeros, both contiguous.
+Rows and columns that the source lacks stay zero, and a zero scale silences whatever codes stand there.
 """
 
 from typing import Any
@@ -11,18 +11,15 @@ from numpy.typing import NDArray
 
 from .jit import kernel
 from .layout import GROUP, ROWS, SPAN, Codes
-from .memory import read_u32, read_u64, write_u32
+from .memory import read_i64, read_u32, read_u64, write_u32
 
 Bytes = NDArray[np.uint8]
 Halves = NDArray[np.float16] | NDArray[np.uint16]
-_LOW = np.uint64(0x0F0F0F0F0F0F0F0F)
+Table = NDArray[np.int64]
 _WORD = np.uint64(0xFFFFFFFF)
-
-
-@kernel
-def _pair_of(eight: Any) -> Any:
-    """Eight 4-bit codes in the bytes of a uint64: the first four in the low nibbles of a dword, the others high."""
-    return np.uint32((eight & _WORD) | (eight >> np.uint64(28)))
+_BYTES = np.uint64(0x0101010101010101)
+_SPREAD = np.uint64(0x1111111111111111)
+_EVEN = np.uint64(0x00FF00FF00FF00FF)
 
 
 @kernel
@@ -39,36 +36,102 @@ def pack_bytes(raw: Bytes, groups: int, block_bytes: int, codes_at: int, flip: A
 
 
 @kernel
-def pack_split_nibbles(raw: Bytes, groups: int, block_bytes: int, codes_at: int, header: int, out: Bytes) -> None:
-    """Groups of 32 in 16 bytes: elements 0-15 in the low nibbles, 16-31 in the high ones."""
-    base, target = raw.ctypes.data, out.ctypes.data
-    for row in range(raw.shape[0]):
-        lane = target + row // 16 * out.strides[0] + row % 16 * 4
-        for group in range(groups):
-            source = base + row * raw.strides[0] + group * block_bytes + codes_at
-            at = lane + group // 2 * out.strides[1] + header + group % 2 * 256
-            for part in range(2):
-                eight = read_u64(source + 8 * part)
-                write_u32(at + 64 * part, _pair_of(eight & _LOW))
-                write_u32(at + 64 * (part + 2), _pair_of((eight >> np.uint64(4)) & _LOW))
+def _digits(source: int, octet: int, mask: Any) -> Any:
+    """The bits of eight columns, one a byte, by a row of a table of octets."""
+    return (read_u64(source + read_i64(octet)) >> np.uint64(read_i64(octet + 8))) & mask
 
 
 @kernel
-def pack_paired_nibbles(raw: Bytes, groups: int, block_bytes: int, codes_at: int, header: int, out: Bytes) -> None:
-    """Blocks of 8 groups; two groups share 32 bytes, the even one in the low nibbles."""
-    base, target = raw.ctypes.data, out.ctypes.data
+def pack_plane(raw: Bytes, octets: Table, block_bytes: int, bits: int, at: int, out: Bytes) -> None:
+    """The plane at byte `at` of the spans: `bits` (1, 2 or 4) bits of every code.
+
+    octets [columns of a block / 8, 2]: where in a block lie the eight bytes that hold these bits of eight columns, and
+    how far above the lowest place.
+    """
+    base, target, first_octet = raw.ctypes.data, out.ctypes.data, octets.ctypes.data
+    mask, joined = np.uint64(2**bits - 1) * _BYTES, 4 // bits
+    words, last = len(octets) // joined, 128 * bits
     for row in range(raw.shape[0]):
-        lane = target + row // 16 * out.strides[0] + row % 16 * 4
-        for group in range(groups):
-            source = base + row * raw.strides[0] + group // 8 * block_bytes + codes_at + group % 8 // 2 * 32
-            at = lane + group // 2 * out.strides[1] + header + group % 2 * 256
-            shift = np.uint64(4 * (group % 2))
-            for part in range(4):
-                write_u32(at + 64 * part, _pair_of((read_u64(source + 8 * part) >> shift) & _LOW))
+        lane = target + row // 16 * out.strides[0] + row % 16 * 4 + at
+        place = 0
+        for block in range(raw.shape[1] // block_bytes):
+            source, octet = base + row * raw.strides[0] + block * block_bytes, first_octet
+            for _ in range(words):
+                eight = _digits(source, octet, mask)
+                octet += 16
+                for part in range(1, joined):
+                    eight |= _digits(source, octet, mask) << np.uint64(2 * bits * part)
+                    octet += 16
+                # The first four columns are in the low dword, the next four go to the bits above theirs.
+                write_u32(lane + place, np.uint32((eight & _WORD) | (eight >> np.uint64(32 - bits))))
+                place += 64
+                if place == last:
+                    lane, place = lane + out.strides[1], 0
 
 
 @kernel
-def _pack_plane(codes: Bytes, position: int, bits: int, at: int, out: Bytes) -> None:
+def pack_bit_rows(raw: Bytes, block_bytes: int, bits_at: int, at: int, out: Bytes) -> None:
+    """A plane of one bit from blocks of 32 columns whose bits lie in one dword, the first column's lowest."""
+    base, target = raw.ctypes.data, out.ctypes.data
+    for row in range(raw.shape[0]):
+        lane = target + row // 16 * out.strides[0] + row % 16 * 4 + at
+        for group in range(raw.shape[1] // block_bytes):
+            dword = np.uint64(read_u32(base + row * raw.strides[0] + group * block_bytes + bits_at))
+            word = np.uint32(0)
+            for pair in range(2):  # bits 0, 4, 8 .. 28 belong to byte 0, bits 1, 5 .. to byte 1: two bytes at a time
+                first = dword >> np.uint64(2 * pair)
+                two = (first & _WORD | first >> np.uint64(1) << np.uint64(32)) & _SPREAD
+                two = (two | two >> np.uint64(3)) & np.uint64(0x0303030303030303)
+                two = (two | two >> np.uint64(6)) & np.uint64(0x000F000F000F000F)
+                two = two | two >> np.uint64(12)
+                two = (two & np.uint64(255)) | ((two >> np.uint64(24)) & np.uint64(0xFF00))
+                word |= np.uint32(two << np.uint64(16 * pair))
+            write_u32(lane + group // 2 * out.strides[1] + group % 2 * 64, word)
+
+
+@kernel
+def _trits(eight: Any, power: Any) -> Any:
+    """Of eight bytes that hold digits to the base of 3 the digit that `power` of 3 brings to the front, one a byte."""
+    even, odd = (eight & _EVEN) * power & _EVEN, (eight >> np.uint64(8) & _EVEN) * power & _EVEN
+    return (even * np.uint64(3) >> np.uint64(8) & _EVEN) | (odd * np.uint64(3) & ~_EVEN)
+
+
+@kernel
+def _word_of(first: Any, second: Any) -> Any:
+    """The dword of a plane of two bits that holds twice eight codes."""
+    sixteen = first | second << np.uint64(4)
+    return np.uint32((sixteen & _WORD) | (sixteen >> np.uint64(30)))
+
+
+@kernel
+def pack_trits(raw: Bytes, octets: Table, block_bytes: int, last_at: int, at: int, out: Bytes) -> None:
+    """A plane of two bits from blocks whose bytes hold digits to the base of 3, as fractions of 256.
+
+    octets: where eight bytes lie, and the power of 3 that brings a column's digit to the front. Four bytes at `last_at`
+    hold the four digits of the last 16 columns.
+    """
+    base, target, first_octet = raw.ctypes.data, out.ctypes.data, octets.ctypes.data
+    for row in range(raw.shape[0]):
+        lane = target + row // 16 * out.strides[0] + row % 16 * 4 + at
+        word = 0
+        for block in range(raw.shape[1] // block_bytes):
+            source = base + row * raw.strides[0] + block * block_bytes
+            for octet in range(first_octet, first_octet + 16 * len(octets), 32):
+                first = _trits(read_u64(source + read_i64(octet)), np.uint64(read_i64(octet + 8)))
+                second = _trits(read_u64(source + read_i64(octet + 16)), np.uint64(read_i64(octet + 24)))
+                write_u32(lane + (word >> 2) * out.strides[1] + (word & 3) * 64, _word_of(first, second))
+                word += 1
+            four = np.uint64(read_u32(source + last_at))
+            tripled = (four & _EVEN) * np.uint64(3) & _EVEN
+            tripled |= ((four >> np.uint64(8) & _EVEN) * np.uint64(3) & _EVEN) << np.uint64(8)
+            eight = four | tripled << np.uint64(32)
+            last = _word_of(_trits(eight, np.uint64(1)), _trits(eight, np.uint64(9)))
+            write_u32(lane + (word >> 2) * out.strides[1] + (word & 3) * 64, last)
+            word += 1
+
+
+@kernel
+def _pack_plane_of(codes: Bytes, position: int, bits: int, at: int, out: Bytes) -> None:
     """Add `bits` bits from `position` of every code to the plane at byte `at` of the spans."""
     base, target = codes.ctypes.data, out.ctypes.data
     mask, shared = np.uint32((2**bits - 1) * 0x01010101), 8 // bits
@@ -82,9 +145,9 @@ def _pack_plane(codes: Bytes, position: int, bits: int, at: int, out: Bytes) -> 
 
 def pack_codes(values: Bytes, codes: Codes, out: Bytes) -> None:
     """Codes one a byte, [rows, columns] with whole groups of columns, into zeroed planes."""
-    _pack_plane(values, 0, codes.low, codes.low_at, out)
+    _pack_plane_of(values, 0, codes.low, codes.low_at, out)
     if codes.high:
-        _pack_plane(values, codes.low, codes.high, codes.high_at, out)
+        _pack_plane_of(values, codes.low, codes.high, codes.high_at, out)
 
 
 @kernel

@@ -152,6 +152,13 @@ class Emit:
             return self.b.fpext(self.b.bitcast(bits, ir.VectorType(ir.HalfType(), 16)), f32x16)
         return self._half_bits_to_float(self.b.zext(bits, i32x16))
 
+    def load_one_half(self, pointer: Value) -> Value:
+        """A float16 -> f32."""
+        if self.tier.half:
+            return self.b.fpext(self.load(ir.HalfType(), pointer), f32)
+        bits = self.b.zext(self.splat(self.load(i16, pointer)), i32x16)
+        return self.b.extract_element(self._half_bits_to_float(bits), ir.Constant(i32, 0))
+
     def _half_bits_to_float(self, bits: Value) -> Value:
         magnitude = self.b.shl(self.b.and_(bits, self.constant(i32x16, 0x7FFF)), self.constant(i32x16, 13))
         value = self.b.bitcast(self.b.fmul(self.b.bitcast(magnitude, f32x16), self.constant(f32x16, 2.0**112)), i32x16)

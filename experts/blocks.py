@@ -1,175 +1,90 @@
-"""The fields of GGUF's blocks: scales, minima and codes of blocks given as uint8 [rows, blocks, bytes].
+"""Where the fields of GGUF's blocks lie: tables for the kernels that move codes and scales into packed tiles.
 
-Codes come one a byte, [rows, columns] in the order of the columns, without sign: what to take off is in `layout`.
-Scales and minima come as [rows, scales in a row].
+Octets of codes: a row for each eight columns, in order, with the first of the eight bytes that hold their bits and how
+far above the lowest place these are. Parts, the small integers that a block's scale is multiplied by: a row for each
+group of columns, as `cpu_kernels.headers.pack_products` reads it. Lists: the scale for each value of a byte.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import numpy as np
 from gguf import quants
 from numpy.typing import NDArray
 
-from ..cpu_kernels.packing import Bytes, Halves
-from .formats import FORMATS, Floats
+from ..cpu_kernels.packing import Table
 
-_PAIRS = np.array([[0], [2], [4], [6]], np.uint8)
-_BITS = np.arange(8, dtype=np.uint8)[:, None]
-
-
-def half_at(offset: int) -> Callable[[Bytes], Halves]:
-    """The reader of a float16 in every block."""
-
-    def read(blocks: Bytes) -> Halves:
-        return _half(blocks, offset)
-
-    return read
+_Row = tuple[int, ...]
+_NONE = (0, 0, 0)
 
 
-def _half(blocks: Bytes, offset: int) -> NDArray[np.float16]:
-    return np.ascontiguousarray(blocks[..., offset : offset + 2]).view(np.float16)[..., 0]
+def octets(at: int, width: int, shifts: Sequence[int], size: int) -> Table:
+    """`size` bytes from `at` in runs of `width`: a run holds as many columns for each of the shifts, one by one."""
+    runs = range(at, at + size, width)
+    return _table([(first + byte, shift) for first in runs for shift in shifts for byte in range(0, width, 8)])
 
 
-def _product(factor: NDArray[np.float16], parts: NDArray[np.integer]) -> Halves:
-    products: Floats = factor.astype(np.float32)[..., None] * parts
-    return products.astype(np.float16).reshape(len(parts), -1)
+def nibbles(at: int, width: int, size: int) -> Table:
+    """Octets of 4 bits: in each run of `width` bytes first the low ones."""
+    return octets(at, width, (0, 4), size)
 
 
-def _rows(codes: Bytes) -> Bytes:
-    return np.ascontiguousarray(codes).reshape(len(codes), -1)
+def pairs(at: int, width: int, size: int) -> Table:
+    """Octets of 2 bits: in each run of `width` bytes first the lowest ones."""
+    return octets(at, width, (0, 2, 4, 6), size)
 
 
-def _joined(low: Bytes, high: Bytes, bits: int) -> Bytes:
-    """Codes [rows, columns] whose lowest `bits` bits are in `low`, the others in `high`."""
-    codes: Bytes = _rows(low) | _rows(high) << np.uint8(bits)
-    return codes
+def trit_octets() -> Table:
+    """TQ1_0: 32 and 16 bytes of five digits each; in the place of a shift the power of 3 that finds one."""
+    powers = [3**digit for digit in range(5)]
+    first = [(byte, power) for power in powers for byte in range(0, 32, 8)]
+    return _table([*first, *((byte, power) for power in powers for byte in (32, 40))])
 
 
-def _split_nibbles(data: Bytes) -> Bytes:
-    """[..., n] bytes -> [..., 2 n] codes: the low nibbles, then the high ones."""
-    return np.concatenate((data & 15, data >> 4), axis=-1)
+def k_scales() -> Table:
+    """Q4_K, Q5_K: eight of 6 bits; four whole, of four the low nibbles and the upper two bits."""
+    return _table(
+        [*((4 + i, 0, 63, *_NONE, 0) for i in range(4)), *((12 + i, 0, 15, 4 + i, 6, 3, 0) for i in range(4))]
+    )
 
 
-def _digits(data: Bytes, width: int, shifts: Bytes, mask: int) -> Bytes:
-    """Runs of `width` bytes -> [..., runs, shifts, width]: what each shift brings to the lowest bits."""
-    runs = data.reshape(*data.shape[:-1], -1, 1, width)
-    digits: Bytes = runs >> shifts & np.uint8(mask)
-    return digits
+def k_minima() -> Table:
+    """Q4_K, Q5_K: as the scales, four bytes later and in the high nibbles."""
+    return _table(
+        [*((8 + i, 0, 63, *_NONE, 0) for i in range(4)), *((12 + i, 4, 15, 8 + i, 6, 3, 0) for i in range(4))]
+    )
 
 
-def q5_codes(offset: int) -> Callable[[Bytes], Bytes]:
-    """Q5_0 and Q5_1: at `offset` 32 fifth bits, then nibbles."""
-
-    def read(blocks: Bytes) -> Bytes:
-        high = np.unpackbits(blocks[..., offset : offset + 4], axis=-1, bitorder="little")
-        return _joined(_split_nibbles(blocks[..., offset + 4 :]), high, 4)
-
-    return read
+def q2_k_parts(shift: int) -> Table:
+    """Q2_K: 16 nibbles, the scales below the minima."""
+    return _table([(i, shift, 15, *_NONE, 0) for i in range(16)])
 
 
-def k_scales(blocks: Bytes) -> Halves:
-    """Q4_K, Q5_K: d times the 6-bit scales of the eight sub-blocks."""
-    s = blocks[..., 4:16]
-    scales = np.concatenate((s[..., :4] & 63, (s[..., 8:] & 15) | (s[..., :4] >> 6 << 4)), axis=-1)
-    return _product(_half(blocks, 0), scales)
+def q3_k_scales() -> Table:
+    """Q3_K: 16 nibbles, the low ones first, then 4 x 4 pairs of bits; 32 above their value."""
+    return _table([(96 + i % 8, i // 8 * 4, 15, 104 + i % 4, i // 4 * 2, 3, 32) for i in range(16)])
 
 
-def k_minima(blocks: Bytes) -> Halves:
-    """Q4_K, Q5_K: -dmin times the 6-bit minima of the eight sub-blocks."""
-    s = blocks[..., 4:16]
-    minima = np.concatenate((s[..., 4:8] & 63, (s[..., 8:] >> 4) | (s[..., 4:8] >> 6 << 4)), axis=-1)
-    return _product(-_half(blocks, 2), minima)
+def q6_k_scales() -> Table:
+    """Q6_K: 16 signed bytes."""
+    return _table([(192 + i, 0, 255, *_NONE, 0) for i in range(16)])
 
 
-def q5_k_codes(blocks: Bytes) -> Bytes:
-    """Nibbles of two sub-blocks in 32 bytes; bit s of a byte before them is the fifth of sub-block s."""
-    high = _digits(blocks[..., 16:48], 32, _BITS, 1)
-    low = _digits(blocks[..., 48:], 32, _PAIRS[::2], 15)
-    return _joined(low, high, 4)
+def iq4_xs_scales() -> Table:
+    """IQ4_XS: 8 nibbles, low and high by turns, and 8 pairs of bits; 32 above their value."""
+    return _table([(4 + i // 2, i % 2 * 4, 15, 2 + i // 4, i % 4 * 2, 3, 32) for i in range(8)])
 
 
-def q6_k_scales(blocks: Bytes) -> Halves:
-    """d times the signed scales of 16 columns."""
-    return _product(_half(blocks, 208), blocks[..., 192:208].view(np.int8))
-
-
-def q6_k_codes(blocks: Bytes) -> Bytes:
-    """Nibbles of twice 64 bytes, two more bits of twice 32 bytes."""
-    low = _digits(blocks[..., :128], 64, _PAIRS[::2], 15)
-    return _joined(low, _digits(blocks[..., 128:192], 32, _PAIRS, 3), 4)
-
-
-def q2_k_scales(blocks: Bytes) -> Halves:
-    """d times the 4-bit scales of 16 columns."""
-    return _product(_half(blocks, 80), blocks[..., :16] & 15)
-
-
-def q2_k_minima(blocks: Bytes) -> Halves:
-    """-dmin times the 4-bit minima of 16 columns."""
-    return _product(-_half(blocks, 82), blocks[..., :16] >> 4)
-
-
-def q2_k_codes(blocks: Bytes) -> Bytes:
-    return _rows(_digits(blocks[..., 16:80], 32, _PAIRS, 3))
-
-
-def q3_k_scales(blocks: Bytes) -> Halves:
-    """d times the 6-bit scales of 16 columns: 16 nibbles, then 4 x 4 pairs of bits."""
-    s = blocks[..., 96:108]
-    high = _digits(s[..., 8:], 4, _PAIRS, 3).reshape(*s.shape[:-1], 16)
-    return _product(_half(blocks, 108), (_split_nibbles(s[..., :8]) | high << 4).view(np.int8) - np.int8(32))
-
-
-def q3_k_codes(blocks: Bytes) -> Bytes:
-    low = _digits(blocks[..., 32:96], 32, _PAIRS, 3)
-    return _joined(low, _digits(blocks[..., :32], 32, _BITS, 1), 2)
-
-
-def ternary_scales(blocks: Bytes) -> Halves:
-    """d for each of eight groups."""
-    return np.repeat(_half(blocks, blocks.shape[-1] - 2), 8, axis=-1)
-
-
-def ternary_codes(name: str) -> Callable[[Bytes], Bytes]:
-    """TQ1_0 and TQ2_0, whose scale comes last: -1, 0, 1 (and 2) above 1."""
-
-    def read(blocks: Bytes) -> Bytes:
-        unscaled = blocks.copy()
-        unscaled[..., -2:] = np.ones(1, np.float16).view(np.uint8)
-        return _rows((FORMATS[name].dequantise(unscaled) + 1).astype(np.uint8))
-
-    return read
-
-
-def iq4_xs_scales(blocks: Bytes) -> Halves:
-    """d times the 6-bit scales of the eight sub-blocks: 8 pairs of bits, then 8 nibbles, low and high by turns."""
-    high = _digits(blocks[..., 2:4], 1, _PAIRS, 3)
-    low = _digits(blocks[..., 4:8], 1, _PAIRS[::2], 15)
-    parts = (_flat(low) | _flat(high) << 4).view(np.int8) - np.int8(32)
-    return _product(_half(blocks, 0), parts)
-
-
-def _flat(digits: Bytes) -> Bytes:
-    return digits.reshape(*digits.shape[:2], -1)
-
-
-def iq4_xs_codes(blocks: Bytes) -> Bytes:
-    """Eight times 16 bytes of nibbles."""
-    return _rows(_digits(blocks[..., 8:], 16, _PAIRS[::2], 15))
-
-
-def mxfp4_scales(blocks: Bytes) -> Halves:
+def mxfp4_scales() -> NDArray[np.uint16]:
     """Powers of two as bfloat16, halved as the values are doubled."""
-    scales = quants.MXFP4.e8m0_to_fp32_half(blocks[..., 0])
+    scales = quants.MXFP4.e8m0_to_fp32_half(np.arange(256, dtype=np.uint8))
     return (scales.view(np.uint32) >> 16).astype(np.uint16)
 
 
-def nvfp4_scales(blocks: Bytes) -> Halves:
-    """The 8-bit floats of 16 columns, halved as the values are doubled."""
-    scales = quants.NVFP4.ue4m3_to_fp32(blocks[..., :4])
-    return scales.astype(np.float16).reshape(len(blocks), -1)
+def nvfp4_scales() -> NDArray[np.uint16]:
+    """8-bit floats as float16, halved as the values are doubled."""
+    scales = quants.NVFP4.ue4m3_to_fp32(np.arange(256, dtype=np.uint8))
+    return scales.astype(np.float16).view(np.uint16)
 
 
-def nvfp4_codes(blocks: Bytes) -> Bytes:
-    """Four times 8 bytes of nibbles."""
-    return _rows(_digits(blocks[..., 4:], 8, _PAIRS[::2], 15))
+def _table(rows: Sequence[_Row]) -> Table:
+    return np.array(rows, np.int64)

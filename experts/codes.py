@@ -1,27 +1,34 @@
 """From blocks to packed tiles: per format, where scales and codes lie and which kernel moves them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..cpu_kernels.layout import GROUP, KINDS
+from ..cpu_kernels.headers import pack_halves, pack_listed, pack_products
+from ..cpu_kernels.layout import GROUP, KINDS, Codes
 from ..cpu_kernels.packing import (
     Bytes,
     Halves,
+    Table,
+    pack_bit_rows,
     pack_bytes,
     pack_codes,
     pack_eights,
     pack_floats,
     pack_headers,
-    pack_paired_nibbles,
     pack_pairs,
-    pack_split_nibbles,
+    pack_plane,
+    pack_trits,
 )
 from . import blocks as b
 from .formats import FORMATS, Floats
 from .scaled_blocks import INTEGERS, Integers
+
+# Moves one field of all blocks, (rows, bytes of a block, its place in a span, its size there, out). The size of a plane
+# is its bits, that of scales and minima how many columns share one.
+Move = Callable[[Bytes, int, int, int, Bytes], None]
 
 _FLOATS: dict[str, Callable[[Bytes, Bytes], None]] = {
     "F32": lambda raw, out: pack_floats(raw.view(np.uint32), out),
@@ -41,20 +48,14 @@ def pack_rows(name: str, raw: Bytes, columns: int, out: Bytes) -> None:
     if codes is None:
         _FLOATS[name](raw, out)
         return
-    blocks = raw.reshape(len(raw), columns // row.block, row.block_bytes)
     own = _OWN.get(name)
     if own is None:
         values, scales = quantise_rows(row.dequantise(raw))
         pack_headers(scales, 0, out)
         pack_codes(values, codes, out)
         return
-    pack_headers(own.scales(blocks), 0, out, codes.columns)
-    if own.minima is not None:
-        pack_headers(own.minima(blocks), codes.minima_at, out, codes.columns)
-    if own.codes is not None:
-        pack_codes(own.codes(blocks), codes, out)
-    elif own.move is not None:
-        own.move(raw, columns // GROUP, codes.low_at, out)
+    for move, at, size in own.places(codes):
+        move(raw, row.block_bytes, at, size, out)
 
 
 def quantise_rows(values: Floats) -> tuple[Bytes, Halves]:
@@ -68,49 +69,81 @@ def quantise_rows(values: Floats) -> tuple[Bytes, Halves]:
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """A format whose codes are kept: readers of its blocks' fields, and of its codes either a reader or a kernel that
-    moves them from the rows, (raw, groups, place of the codes in a span, out)."""
+    """A format whose codes are kept: what moves each field of its blocks."""
 
-    scales: Callable[[Bytes], Halves]
-    minima: Callable[[Bytes], Halves] | None = None
-    codes: Callable[[Bytes], Bytes] | None = None
-    move: Callable[[Bytes, int, int, Bytes], None] | None = None
+    scales: Move
+    low: Move
+    high: Move | None = None
+    minima: Move | None = None
+
+    def places(self, codes: Codes) -> Iterator[tuple[Move, int, int]]:
+        """Each move with the place and the size of its field in the spans of a kind."""
+        yield self.scales, 0, codes.columns
+        if self.minima is not None:
+            yield self.minima, codes.minima_at, codes.columns
+        if self.high is not None:
+            yield self.high, codes.high_at, codes.high
+        yield self.low, codes.low_at, codes.low
 
 
-def _nibbles(block_bytes: int, codes_at: int) -> Callable[[Bytes, int, int, Bytes], None]:
-    """Blocks of 32, the second half in the high nibbles."""
-    return lambda raw, groups, at, out: pack_split_nibbles(raw, groups, block_bytes, codes_at, at, out)
+def _plane(octets: Table) -> Move:
+    return lambda raw, block, at, bits, out: pack_plane(raw, octets, block, bits, at, out)
 
 
-def _bytes(block_bytes: int, codes_at: int, flip: Any) -> Callable[[Bytes, int, int, Bytes], None]:
-    """Blocks of 32 codes of a byte."""
-    return lambda raw, groups, at, out: pack_bytes(raw, groups, block_bytes, codes_at, flip, at, out)
+def _bytes(codes_at: int, flip: np.uint32) -> Move:
+    """Codes of a byte; `flip` changes bits of four at a time."""
+    return lambda raw, block, at, _, out: pack_bytes(raw, raw.shape[1] // block, block, codes_at, flip, at, out)
+
+
+def _bit_rows(bits_at: int) -> Move:
+    return lambda raw, block, at, _, out: pack_bit_rows(raw, block, bits_at, at, out)
+
+
+def _trits(octets: Table, last_at: int) -> Move:
+    return lambda raw, block, at, _, out: pack_trits(raw, octets, block, last_at, at, out)
+
+
+def _half(half_at: int, groups: int = 1) -> Move:
+    """16 bits for so many groups of 32."""
+    return lambda raw, block, at, _, out: pack_halves(raw, block, half_at, groups, at, out)
+
+
+def _products(parts: Table, half_at: int, factor: float = 1.0) -> Move:
+    return lambda raw, block, at, columns, out: pack_products(raw, parts, block, half_at, factor, columns, at, out)
+
+
+def _listed(listed: NDArray[np.uint16], count: int) -> Move:
+    return lambda raw, block, at, _, out: pack_listed(raw, listed, block, count, at, out)
 
 
 def _integers(row: Integers) -> _Own:
-    zeros = b.half_at(2) if row.zeros else None
-    move = _nibbles(row.nbytes, row.codes_at) if row.bits == 4 else _bytes(row.nbytes, row.codes_at, np.uint32(0))
-    return _Own(b.half_at(0), zeros, move=move)
+    codes = _plane(b.nibbles(row.codes_at, 16, 16)) if row.bits == 4 else _bytes(row.codes_at, np.uint32(0))
+    return _Own(_half(0), codes, minima=_half(2) if row.zeros else None)
 
 
 _OWN = {
-    "Q4_0": _Own(b.half_at(0), move=_nibbles(18, 2)),
-    "Q4_1": _Own(b.half_at(0), b.half_at(2), move=_nibbles(20, 4)),
-    "Q5_0": _Own(b.half_at(0), codes=b.q5_codes(2)),
-    "Q5_1": _Own(b.half_at(0), b.half_at(2), codes=b.q5_codes(4)),
-    "Q8_0": _Own(b.half_at(0), move=_bytes(34, 2, _SIGN)),
-    "Q2_K": _Own(b.q2_k_scales, b.q2_k_minima, codes=b.q2_k_codes),
-    "Q3_K": _Own(b.q3_k_scales, codes=b.q3_k_codes),
-    "Q4_K": _Own(
-        b.k_scales, b.k_minima, move=lambda raw, groups, at, out: pack_paired_nibbles(raw, groups, 144, 16, at, out)
+    "Q4_0": _Own(_half(0), _plane(b.nibbles(2, 16, 16))),
+    "Q4_1": _Own(_half(0), _plane(b.nibbles(4, 16, 16)), minima=_half(2)),
+    "Q5_0": _Own(_half(0), _plane(b.nibbles(6, 16, 16)), _bit_rows(2)),
+    "Q5_1": _Own(_half(0), _plane(b.nibbles(8, 16, 16)), _bit_rows(4), _half(2)),
+    "Q8_0": _Own(_half(0), _bytes(2, _SIGN)),
+    "Q2_K": _Own(
+        _products(b.q2_k_parts(0), 80), _plane(b.pairs(16, 32, 64)), minima=_products(b.q2_k_parts(4), 82, -1)
     ),
-    "Q5_K": _Own(b.k_scales, b.k_minima, codes=b.q5_k_codes),
-    "Q6_K": _Own(b.q6_k_scales, codes=b.q6_k_codes),
-    "IQ4_NL": _Own(b.half_at(0), move=_nibbles(18, 2)),
-    "IQ4_XS": _Own(b.iq4_xs_scales, codes=b.iq4_xs_codes),
-    "MXFP4": _Own(b.mxfp4_scales, move=_nibbles(17, 1)),
-    "NVFP4": _Own(b.nvfp4_scales, codes=b.nvfp4_codes),
-    "TQ1_0": _Own(b.ternary_scales, codes=b.ternary_codes("TQ1_0")),
-    "TQ2_0": _Own(b.ternary_scales, codes=b.ternary_codes("TQ2_0")),
+    "Q3_K": _Own(_products(b.q3_k_scales(), 108), _plane(b.pairs(32, 32, 64)), _plane(b.octets(0, 32, range(8), 32))),
+    "Q4_K": _Own(_products(b.k_scales(), 0), _plane(b.nibbles(16, 32, 128)), minima=_products(b.k_minima(), 2, -1)),
+    "Q5_K": _Own(
+        _products(b.k_scales(), 0),
+        _plane(b.nibbles(48, 32, 128)),
+        _plane(b.octets(16, 32, range(8), 32)),
+        _products(b.k_minima(), 2, -1),
+    ),
+    "Q6_K": _Own(_products(b.q6_k_scales(), 208), _plane(b.nibbles(0, 64, 128)), _plane(b.pairs(128, 32, 64))),
+    "IQ4_NL": _Own(_half(0), _plane(b.nibbles(2, 16, 16))),
+    "IQ4_XS": _Own(_products(b.iq4_xs_scales(), 0), _plane(b.nibbles(8, 16, 128))),
+    "MXFP4": _Own(_listed(b.mxfp4_scales(), 1), _plane(b.nibbles(1, 16, 16))),
+    "NVFP4": _Own(_listed(b.nvfp4_scales(), 4), _plane(b.nibbles(4, 8, 32))),
+    "TQ1_0": _Own(_half(52, 8), _trits(b.trit_octets(), 48)),
+    "TQ2_0": _Own(_half(64, 8), _plane(b.pairs(0, 32, 64))),
     **{name: _integers(row) for name, row in INTEGERS.items()},
 }

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from isotherm.cpu_kernels import reference
 from isotherm.cpu_kernels.layout import GROUP, KINDS, RECORDS, packed_bytes, padded, padded_rows, record_bytes
-from isotherm.cpu_kernels.packing import pack_bytes, pack_headers, pack_paired_nibbles
+from isotherm.cpu_kernels.packing import pack_bytes, pack_headers, pack_plane
 from support.matrices import line_aligned, random_matrix
 
 SIZES = [(1, 32), (15, 64), (16, 96), (17, 160), (31, 704), (33, 32), (100, 2880)]
@@ -54,13 +54,14 @@ def test_bytes_are_flipped_where_the_source_is_signed():
     np.testing.assert_array_equal(reference.unpack("q8", tiles, 8, 32), codes)
 
 
-def test_paired_nibbles_are_groups_that_share_bytes():
+def test_nibbles_are_moved_by_their_octets():
     """Block of 256: bytes 32 p .. 32 p + 31 hold group 2 p in the low and group 2 p + 1 in the high nibbles."""
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 16, (17, 2, 4, 2, 32)).astype(np.uint8)  # row, block, pair, side, column
     raw = np.zeros((17, 2, 16 + 128), np.uint8)
     raw[:, :, 16:] = (codes[:, :, :, 0] | codes[:, :, :, 1] << 4).reshape(17, 2, 128)
+    octets = [(16 + 32 * p + 8 * i, shift) for p in range(4) for shift in (0, 4) for i in range(4)]
     tiles = line_aligned((2, 8, KINDS["q4m"].span_bytes))
     pack_headers(np.ones((17, 16), np.float16), 0, tiles)
-    pack_paired_nibbles(raw.reshape(17, -1), 16, 144, 16, 128, tiles)
+    pack_plane(raw.reshape(17, -1), np.array(octets), 144, 4, 128, tiles)
     np.testing.assert_array_equal(reference.unpack("q4m", tiles, 17, 512), codes.reshape(17, 512))

@@ -5,8 +5,9 @@ import pytest
 from isotherm.cpu_kernels.layout import KINDS, ROWS, SPAN, padded, padded_rows
 from isotherm.cpu_kernels.reference import unpack
 from isotherm.experts.codes import pack_rows, quantise_rows
-from isotherm.experts.formats import FORMATS
-from support.blocks import encode
+from isotherm.experts.formats import FORMATS, INT8_ERROR
+from support.block_fields import FIELDS, tiles_of
+from support.blocks import GGUF_FORMATS, encode
 
 ROW_COUNTS = [1, 16, 17, 33, 100]
 
@@ -72,6 +73,33 @@ def test_every_code_of_a_format_is_kept(name):
     if name == "MXFP4":
         blocks[:, :, 0] %= 250  # beyond lie infinities
     np.testing.assert_array_equal(packed(name, raw, 2 * row.block), row.dequantise(raw))
+
+
+def random_blocks(name, rows, columns):
+    """Random bytes, but the exponents of the blocks' own scales are not so large that products overflow."""
+    row = FORMATS[name]
+    raw = np.random.default_rng([rows, columns]).integers(0, 256, (rows, columns // row.block * row.block_bytes))
+    raw = raw.astype(np.uint8)
+    for at in HALVES[name]:
+        raw.reshape(rows, -1, row.block_bytes)[:, :, at + 1] &= 0b1011_0011  # below 2
+    if name == "MXFP4":
+        raw.reshape(rows, -1, row.block_bytes)[:, :, 0] %= 250
+    return raw
+
+
+@pytest.mark.parametrize("rows", ROW_COUNTS)
+@pytest.mark.parametrize("name, columns", [(name, columns) for name, columns in CASES if name in FIELDS])
+def test_kernels_move_what_the_fields_say(name, columns, rows):
+    raw = random_blocks(name, rows, columns)
+    expected = tiles_of(name, raw, columns)
+    got = np.zeros_like(expected)
+    pack_rows(name, raw, columns, got)
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_every_format_that_keeps_its_codes_has_fields():
+    own = {name for name, row in FORMATS.items() if row.product_error == INT8_ERROR}
+    assert set(FIELDS) == own & set(GGUF_FORMATS)
 
 
 def test_rounding_puts_the_largest_at_the_end_of_the_codes():
