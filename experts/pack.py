@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ..cpu_kernels.crew import Crew
 from ..cpu_kernels.layout import KINDS, ROWS, SPAN, packed_bytes, padded, padded_rows
 from ..cpu_kernels.seating import Seating
-from .checkpoint import Tensor, release
+from .checkpoint import Tensor, check_unchanged, release
 from .codes import pack_rows
 from .errors import UnsupportedModelError
 from .formats import FORMATS, format_of
@@ -107,10 +107,11 @@ class Slot:
 class PackedWeights:
     """matrices by role, banks (a matrix per expert) by role, vectors float32 padded with zeros to whole spans.
 
-    All of them lie in the arena.
+    All of them lie in the arena, in an equal part for each of `nodes` memory nodes.
     """
 
     arena: NDArray[np.uint8]
+    nodes: int = 1
     matrices: dict[str, PackedMatrix] = field(default_factory=dict)
     banks: dict[str, list[PackedMatrix]] = field(default_factory=dict)
     vectors: dict[str, NDArray[np.float32]] = field(default_factory=dict)
@@ -119,7 +120,8 @@ class PackedWeights:
     @classmethod
     def of(cls, slots: Sequence[Slot], arena: NDArray[np.uint8]) -> "PackedWeights":
         """The weights that lie, or will lie, in an arena by `slots`."""
-        weights, nodes = cls(arena), slots[0].nodes
+        nodes = slots[0].nodes
+        weights = cls(arena, nodes)
         gap = arena_bytes(slots) // nodes
         for slot in slots:
             if slot.kind == VECTOR:
@@ -176,6 +178,7 @@ def pack(model: Model, threads: int | Seating = 1, progress: Progress | None = N
     """Pack all weights of `model`. Peak memory is the packed size plus a few MiB per thread.
 
     Each memory node of a seating gets a share of the rows of every matrix, written by threads that are bound to it.
+    Raises CheckpointError where a file of the checkpoint was cut or written to since it was opened.
     """
     seating = Seating.of(threads)
     slots = slots_of(model, seating.nodes)
@@ -187,6 +190,8 @@ def pack(model: Model, threads: int | Seating = 1, progress: Progress | None = N
         for (slot, _), _ in zip(pieces, done, strict=True):
             if progress:
                 progress("packing weights", slot.offset + slot.nbytes, size)
+    for tensor in model.weights.stored_tensors:
+        check_unchanged(*tensor.views(0, max(tensor.shape)))
     return packed
 
 
@@ -215,13 +220,15 @@ def _check_one_kind(role: str, experts: list[Tensor]) -> None:
 
 def _pack_one(model: Model, slot: Slot, node: int, arena: NDArray[np.uint8]) -> None:
     """A node's share of a tensor."""
+    weights = model.weights
+    stored = weights.stored(slot.role) if slot.expert is None else weights.expert(slot.role, slot.expert)
+    check_unchanged(*stored.views(0, max(stored.shape)))
     if slot.kind == VECTOR:
-        values = model.weights.dense(slot.role)
+        values = weights.dense(slot.role)
         arena[slot.offset : slot.offset + values.nbytes].view(np.float32)[:] = values
         return
-    weights = model.weights
     # Only here, since rows of q and k that are put in order are a copy, which lives no longer than this.
-    tensor = weights.tensor(slot.role) if slot.expert is None else weights.expert(slot.role, slot.expert)
+    tensor = weights.tensor(slot.role) if slot.expert is None else stored
     spans, span_bytes = padded(slot.columns) // SPAN, KINDS[slot.kind].span_bytes
     tile_bytes = spans * span_bytes
     slab = max(2 * ROWS, _SLAB // padded(slot.columns) // (2 * ROWS) * (2 * ROWS))
@@ -230,6 +237,7 @@ def _pack_one(model: Model, slot: Slot, node: int, arena: NDArray[np.uint8]) -> 
     at = node * (arena.nbytes // slot.nodes) + slot.offset
     for first in range(begin, end, slab):
         last = min(first + slab, end)
+        check_unchanged(*tensor.views(first, last))
         raw = tensor.rows(first, last)
         start = at + (first - begin) // ROWS * tile_bytes
         tiles = padded_rows(len(raw)) // ROWS

@@ -7,10 +7,19 @@ from ..errors import CheckpointError, UnsupportedModelError
 from .base import Checkpoint, RawTensor
 from .gguf import open_gguf
 from .joined import JoinedTensor, Plane, Tensor
-from .mapping import release
+from .mapping import check_unchanged, release
 from .safetensors import open_safetensors
 
-__all__ = ["Checkpoint", "JoinedTensor", "Plane", "RawTensor", "Tensor", "open_checkpoint", "release"]
+__all__ = [
+    "Checkpoint",
+    "JoinedTensor",
+    "Plane",
+    "RawTensor",
+    "Tensor",
+    "check_unchanged",
+    "open_checkpoint",
+    "release",
+]
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:

@@ -2,6 +2,7 @@
 
 import hashlib
 import mmap
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,48 @@ SAMPLE_BYTES = 64
 FAULT_AROUND = 1 << 16  # bytes that the system maps around a page it was asked for
 
 
+class MappedFile(mmap.mmap):
+    """A whole file, mapped for reading, that knows what it was like."""
+
+    path: Path
+    stamp: tuple[int, int]  # the file itself, and when it was changed last, in ns
+
+
 def map_file(path: Path) -> NDArray[np.uint8]:
     """The whole file as a read-only uint8 array on its mapping; CheckpointError for an empty file."""
     with path.open("rb") as file:
-        if path.stat().st_size == 0:
+        found = os.fstat(file.fileno())
+        if found.st_size == 0:
             raise CheckpointError(f"{path}: the file is empty; {REMEDY}")
-        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+        mapped = MappedFile(file.fileno(), 0, access=mmap.ACCESS_READ)
+        mapped.path, mapped.stamp = path, (found.st_ino, found.st_mtime_ns)
+        return np.frombuffer(mapped, np.uint8)
+
+
+def check_unchanged(*views: NDArray[Any]) -> None:
+    """CheckpointError where a file under the views was cut or written to since it was mapped.
+
+    To look at what was cut off ends the process, so ask before each longer read. A file that was replaced by another
+    lives on under the mapping.
+    """
+    for view in views:
+        mapping = _mapping_under(view)
+        if isinstance(mapping, MappedFile):
+            _check_unchanged(mapping)
+
+
+def _check_unchanged(mapping: MappedFile) -> None:
+    if (left := mapping.size()) < len(mapping):
+        raise CheckpointError(
+            f"{mapping.path}: the file was cut to {left} of {len(mapping)} bytes while it was read; "
+            "start again when it is whole"
+        )
+    try:
+        now = os.stat(mapping.path)
+    except FileNotFoundError:
+        return
+    if now.st_ino == mapping.stamp[0] and now.st_mtime_ns != mapping.stamp[1]:
+        raise CheckpointError(f"{mapping.path}: the file was changed while it was read; start again")
 
 
 def release(*views: NDArray[Any]) -> None:

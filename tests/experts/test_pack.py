@@ -1,5 +1,6 @@
 """Packing whole models: the arena's size, its contents, what is told of it, and the memory that it takes."""
 
+import os
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from isotherm.cpu_kernels.layout import KINDS, SPAN
 from isotherm.cpu_kernels.reference import unpack
-from isotherm.experts.errors import UnsupportedModelError
+from isotherm.experts.errors import CheckpointError, UnsupportedModelError
 from isotherm.experts.formats import FORMATS
 from isotherm.experts.model import open_model
 from isotherm.experts.pack import PackedMatrix, PackedWeights, pack, packed_size
@@ -29,6 +30,13 @@ def values(weights: PackedWeights, matrix: PackedMatrix) -> np.ndarray:
     tiles = weights.arena[start : start + matrix.nbytes]
     shape = (matrix.tiles, matrix.spans, KINDS[matrix.kind].span_bytes)
     return unpack(matrix.kind, tiles.reshape(shape), matrix.rows, matrix.columns)
+
+
+def write(source: str, folder: Path) -> Path:
+    """A tiny model in a file or folder."""
+    path = folder / ("tiny.gguf" if source == "gguf" else "")
+    (write_gguf if source == "gguf" else write_hf)(path, "mixtral")
+    return path
 
 
 @pytest.mark.parametrize("source", ["safetensors", "gguf"])
@@ -109,6 +117,53 @@ def test_progress_may_stop_it(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         pack(open_model(tmp_path), threads=2, progress=stop)
+
+
+@pytest.mark.parametrize("source", ["safetensors", "gguf"])
+def test_a_file_that_was_cut_is_told_and_not_read(source: str, tmp_path: Path) -> None:
+    model = open_model(write(source, tmp_path))
+    file = model.weights.stored("embed").file
+    os.truncate(file, file.stat().st_size - 1)  # what is left of its last page can be looked at, more could not
+    with pytest.raises(CheckpointError, match=rf"{re.escape(str(file))}: the file was cut to \d+ of \d+ bytes"):
+        pack(model)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_file_that_is_cut_while_it_is_packed_is_told(threads: int, tmp_path: Path) -> None:
+    model = open_model(write("gguf", tmp_path))
+    file = model.weights.stored("embed").file
+
+    whole = file.stat().st_size
+
+    def cut(stage: str, done: int, total: int) -> None:
+        os.truncate(file, whole - 1)
+
+    with pytest.raises(CheckpointError, match="was cut"):
+        pack(model, threads, progress=cut)
+
+
+def test_a_file_that_is_written_to_while_it_is_packed_is_told(tmp_path: Path) -> None:
+    model = open_model(write("gguf", tmp_path))
+    file = model.weights.stored("embed").file
+
+    def touch(stage: str, done: int, total: int) -> None:
+        if done == total:
+            os.utime(file, ns=(0, file.stat().st_mtime_ns + 1))
+
+    with pytest.raises(CheckpointError, match="was changed while it was read; start again"):
+        pack(model, progress=touch)
+
+
+@pytest.mark.parametrize("how", ["replaced", "removed"])
+def test_a_file_that_is_replaced_or_removed_lives_on(how: str, tmp_path: Path) -> None:
+    file = write("gguf", tmp_path)
+    expected, model = pack(open_model(file)).arena, open_model(file)
+    (tmp_path / "other").write_bytes(b"shorter")
+    if how == "replaced":
+        os.replace(tmp_path / "other", file)
+    else:
+        file.unlink()
+    np.testing.assert_array_equal(pack(model).arena, expected)
 
 
 @pytest.mark.parametrize("rows", [700, 2100])
