@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from ..experts.formats import format_of
 from ..experts.model import Model, open_model
 from ..experts.pack import packed_size
 from ..experts.progress import Progress
+from ..experts.store import PackedStore
 from .budget import StepBudget
 from .chat_template import ChatTemplate
 from .config import Config, ConfigError, readable
@@ -29,6 +31,7 @@ from .inbox import QueueLimits
 from .kv_cache import BlockPool
 from .machine import default_threads, free_memory
 from .memory import GIB, Demand, plan_blocks
+from .pack_cache import PackCache
 from .paths import cache_folder, packed_folder
 from .runner import DecoderRunner, kv_block_bytes, load_runner, load_weights
 from .scheduler import Scheduler
@@ -43,7 +46,10 @@ def demo_model(progress: Progress) -> Path:
         dense = open_model(demo_source())
         return Tokenizer.from_gguf(dense.checkpoint.metadata).encode(text, add_special=False)
 
-    return build_demo(cache_folder(), progress, tokenise)
+    path = build_demo(cache_folder(), progress, tokenise)
+    with suppress(OSError):  # it may lie on a disk that cannot be written
+        os.utime(path.parent)  # so the housekeeping knows that it is used
+    return path
 
 
 def tokenizer_of(model: Model) -> Tokenizer:
@@ -84,6 +90,7 @@ class Assembly:
     config: Config
     model: Model
     runner: DecoderRunner
+    cache: PackCache | None
     engine: Engine
     tokenizer: Tokenizer
     chat_template: ChatTemplate
@@ -123,6 +130,7 @@ class Assembly:
                 "weight_bytes": self.runner.weight_bytes,
                 "kv_bytes": self.kv_bytes,
             },
+            "pack_cache": self.cache.status() if self.cache else None,
             "kv": {
                 "format": self.config.kv_format,
                 "blocks": stats.kv_blocks,
@@ -166,8 +174,8 @@ def assemble(config: Config, progress: Progress) -> Assembly:
     events = EventLog()
     _tell_fallbacks(tokenizer, events)
     seating = seat(config, read_topology(), events)
-    store = packed_folder() if config.pack_cache else None
-    weights = load_weights(model, threads=seating, store=store, progress=progress, events=events)
+    cache = PackCache(PackedStore(packed_folder(), model), events) if config.pack_cache else None
+    weights = load_weights(model, threads=seating, cache=cache, progress=progress, events=events)
     runner = load_runner(
         model,
         threads=seating,
@@ -184,6 +192,7 @@ def assemble(config: Config, progress: Progress) -> Assembly:
         config=config,
         model=model,
         runner=runner,
+        cache=cache,
         engine=Engine(runner, make_scheduler(runner, config), limits, events=events),
         tokenizer=tokenizer,
         chat_template=template,

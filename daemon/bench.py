@@ -19,11 +19,15 @@ from ..cpu_kernels.topology import read_topology
 from ..experts.model import Model, open_model
 from ..experts.pack import packed_size
 from ..experts.progress import Progress
+from ..experts.store import PackedStore
 from .bench_threads import ThreadPoint, best_threads, measure_curve
 from .config import ConfigError
+from .events import EventLog
 from .machine import default_threads, free_memory
 from .memory import GIB, RESERVE, MemoryPlanError
-from .runner import DecoderRunner, kv_block_bytes, load_runner
+from .pack_cache import PackCache
+from .paths import packed_folder
+from .runner import DecoderRunner, kv_block_bytes, load_runner, load_weights
 from .step import Chunk, Runner, StepPlan
 
 STREAM_PROMPT = 128
@@ -35,13 +39,15 @@ _SEED = 20_08
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
     """threads of the engine (None: what decodes fastest) and what they are bound to, prompt tokens of the prefill,
-    tokens to generate, numbers of streams."""
+    tokens to generate, numbers of streams, and whether packed weights are taken from the store of an earlier start and
+    kept for a later one."""
 
     threads: int | None
     prompt: int
     gen: int
     streams: tuple[int, ...]
     affinity: Affinity = "none"
+    pack_cache: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +86,12 @@ def measure(path: Path, options: BenchOptions, progress: Progress) -> BenchResul
     model = open_model(path)
     _check_fit(model, longest, num_blocks)
     topology = read_topology()
+    seating = Seating(options.threads or default_threads(topology=topology), topology, options.affinity)
+    cache = PackCache(PackedStore(packed_folder(), model), EventLog()) if options.pack_cache else None
     runner = load_runner(
         model,
-        threads=Seating(options.threads or default_threads(topology=topology), topology, options.affinity),
+        threads=seating,
+        weights=load_weights(model, threads=seating, cache=cache, progress=progress),
         num_blocks=num_blocks,
         max_context=longest,
         max_running=max(options.streams, default=1),
@@ -90,9 +99,12 @@ def measure(path: Path, options: BenchOptions, progress: Progress) -> BenchResul
     )
     load_s = time.perf_counter() - started
     try:
-        return _measure_loaded(runner, options, load_s, progress)
+        result = _measure_loaded(runner, options, load_s, progress)
     finally:
         runner.close()
+    if cache is not None:
+        cache.write(seating, progress)  # after what it would have disturbed
+    return result
 
 
 def _measure_loaded(runner: DecoderRunner, options: BenchOptions, load_s: float, progress: Progress) -> BenchResult:

@@ -5,6 +5,9 @@ version 1 a folder per resource. Limits of the groups above count as well.
 """
 
 import math
+import os
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +30,12 @@ def free_memory(groups: Path = GROUPS, membership: Path = MEMBERSHIP) -> int:
     """Bytes that can still be allocated: what the system calls available, or what the group has left of its limit."""
     left = [room for folder in _folders("memory", groups, membership) if (room := _room(folder)) is not None]
     return max(0, min([int(psutil.virtual_memory().available), *left]))
+
+
+def lower_priority() -> None:
+    """Let the calling thread run when others leave something over; on Linux, where each thread has its own priority."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
 
 
 def _folders(resource: str, groups: Path, membership: Path) -> Iterator[Path]:

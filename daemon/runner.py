@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +18,8 @@ from ..experts.pack import PackedWeights, pack
 from ..experts.progress import Progress
 from ..experts.spec import ModelSpec
 from ..experts.step_inputs import StepInputs, StepLimits
-from ..experts.store import stored_weights
 from .events import EventLog
+from .pack_cache import PackCache
 from .step import Chunk, StepPlan
 
 __all__ = ["DecoderRunner", "kv_block_bytes", "load_runner", "load_weights"]
@@ -125,20 +124,17 @@ def load_weights(
     model: Model,
     *,
     threads: int | Seating,
-    store: Path | None = None,
+    cache: PackCache | None = None,
     progress: Progress | None = None,
     events: EventLog | None = None,
 ) -> PackedWeights:
-    """The packed weights of a model, from its store below the folder `store` if there is one.
+    """The packed weights of a model, from its cache if it has one.
 
     threads: how many, or a seating that also says where they and their shares of the weights lie.
     Raises ModelError for what cannot be run.
     """
     check_spec(model.spec)
-    if store is None:
-        weights = pack(model, threads, progress)
-    else:
-        weights = stored_weights(model, store, threads, progress, events.record if events else None)
+    weights = pack(model, threads, progress) if cache is None else cache.load_or_pack(threads, progress)
     if events:
         for name, count in weights.reencoded.items():
             events.record("weights_reencoded", f"{count} matrices of format {name} re-encoded to a packed kind")

@@ -28,7 +28,7 @@ def locked(lock: Path, wait: Callable[[], None] | None = None) -> Iterator[bool]
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
     """A path to write to that takes the target's name only when all of it is on the disk."""
-    part = target.with_name(target.name + ".part")
+    part = part_of(target)
     try:
         yield part
         with part.open("rb") as file:
@@ -36,3 +36,8 @@ def replacing(target: Path) -> Iterator[Path]:
         os.replace(part, target)
     finally:
         part.unlink(missing_ok=True)
+
+
+def part_of(target: Path) -> Path:
+    """What `replacing` writes to."""
+    return target.with_name(target.name + ".part")

@@ -17,6 +17,7 @@ threads that are bound to the node of what they read: pages of a mapping lie whe
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import struct
@@ -31,26 +32,34 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cpu_kernels import layout, packing
+from ..cpu_kernels import headers, layout, packing
 from ..cpu_kernels.crew import Crew
-from ..cpu_kernels.seating import Note, Seating
-from .files import locked, replacing
+from ..cpu_kernels.seating import Seating
+from .files import locked, part_of, replacing
 from .mapped import HUGE_PAGE, map_huge
 from .memory import arena
 from .model import Model
-from .pack import PackedWeights, Slot, arena_bytes, pack, slots_of
+from .pack import PackedWeights, Slot, arena_bytes, slots_of
 from .progress import Progress
 from .quantisation import QUANTISATION
+
+logger = logging.getLogger(__name__)
 
 MAGIC = b"ISOTHERM"
 VERSION = 1  # of this file's format
 CHUNK = 1 << 22  # bytes that are read, written and checked at a time
+SYNCED = 1 << 25  # bytes after which the disk is waited for: so it never has much to catch up with when that must end
+NOTE = ".model"  # suffix of the file that says where a store's checkpoint lies
 SPARE = 0.05  # share of the disk that stores leave free
 _HEAD = struct.Struct("<8sQ32s32sQ")
 
 
 class StoreError(Exception):
     """A store that cannot be used, or not be written; the text says why."""
+
+
+class StoreBusyError(StoreError):
+    """Another process is writing the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,25 +97,35 @@ class PackedStore:
                 return chunk.nbytes
 
             _for_chunks(read, size, seating, partial(progress, "reading packed weights") if progress else None)
-        with suppress(OSError):  # the time of the last use only says which file to remove first, if that may be done
-            os.utime(self.path)
+        self._note_use()
         return PackedWeights.of(slots, memory)
 
     def save(self, weights: PackedWeights, threads: int | Seating = 1, progress: Progress | None = None) -> None:
-        """Write the weights to the disk. Until all of it is there the file has another name.
+        """Write the weights to the disk. Until all of it is there the file has another name, and none if it fails.
 
-        Raises StoreError where another process is writing it or the disk is too full, OSError where it cannot be
-        written.
+        progress: may raise to stop. Raises StoreBusyError where another process is writing it, StoreError where the
+        disk is too full, OSError where it cannot be written.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.path.with_suffix(".lock")) as held:
             if not held:
-                raise StoreError("another process is writing it")
+                raise StoreBusyError("another process is writing it")
             self._make_room(weights.nbytes)
             with replacing(self.path) as part, part.open("wb", buffering=0) as file:
-                self._write(file, weights.arena, Seating.of(threads), progress)
+                self._write(file, weights, Seating.of(threads), progress)
+            self._note_use()
 
-    def _write(self, file: BinaryIO, memory: NDArray[np.uint8], seating: Seating, progress: Progress | None) -> None:
+    def _note_use(self) -> None:
+        """Say when the store was used, and where its checkpoint lies: by these it is removed one day."""
+        path, note = os.fsencode(self.model.checkpoint.path.resolve()), self.path.with_suffix(NOTE)
+        with suppress(OSError):  # no more comes of it than that the file goes sooner
+            os.utime(self.path)
+            if not note.exists() or note.read_bytes() != path:
+                with replacing(note) as part:
+                    part.write_bytes(path)
+
+    def _write(self, file: BinaryIO, weights: PackedWeights, seating: Seating, progress: Progress | None) -> None:
+        memory = weights.arena
         sums = np.zeros(_chunks(memory.nbytes), "<u4")
         base = _arena_at(len(sums))
 
@@ -114,50 +133,41 @@ class PackedStore:
             chunk = _chunk(memory, number)
             sums[number] = zlib.crc32(chunk)
             _put(file, chunk, base + number * CHUNK)
+            if (number + 1) * CHUNK // SYNCED > number * CHUNK // SYNCED:
+                os.fdatasync(file.fileno())
             return chunk.nbytes
 
         _for_chunks(write, memory.nbytes, seating, partial(progress, "storing packed weights") if progress else None)
-        head = _head(self.model, slots_of(self.model, seating.nodes)) + sums.tobytes()
+        head = _head(self.model, slots_of(self.model, weights.nodes)) + sums.tobytes()
         _put(file, head + zlib.crc32(head).to_bytes(4, "little"), 0)
 
     def _make_room(self, needed: int) -> None:
-        """Remove what killed writers left, then stores of other models, those first that were not used for longest."""
-        for part in self.folder.glob("*.packed.part"):
-            with locked(part.with_suffix("").with_suffix(".lock")) as held:
-                if held or part.with_suffix("") == self.path:
-                    part.unlink(missing_ok=True)
+        """Remove what is in the way: what was here before, then stores of other models, those first that were not used
+        for longest."""
+        part_of(self.path).unlink(missing_ok=True)  # its lock is ours
+        remove_parts(self.folder)
         others = sorted(set(self.folder.glob("*.packed")) - {self.path}, key=lambda path: path.stat().st_mtime)
+        removable = [path for path in (self.path, *others) if path.exists()]
         while (lacking := _lacking(self.folder, needed)) > 0:
-            if not others:
+            if sum(path.stat().st_size for path in removable) < lacking:  # those that would not be enough stay
                 raise StoreError(f"the disk needs {lacking >> 20} MiB more of free space")
-            others.pop(0).unlink(missing_ok=True)
+            remove_store(removable.pop(0), "it makes room for another")
 
 
-def stored_weights(
-    model: Model, folder: Path, threads: int | Seating = 1, progress: Progress | None = None, note: Note | None = None
-) -> PackedWeights:
-    """The packed weights of `model`: read from its store below `folder`, else packed and stored there.
+def remove_store(path: Path, reason: str) -> None:
+    """Remove a store and say it in the log. Those who have mapped it keep what they have."""
+    path.unlink(missing_ok=True)
+    path.with_suffix(NOTE).unlink(missing_ok=True)
+    logger.info("removed %s: %s", path, reason)
 
-    A store that cannot be read or written is no error: `note(name, detail)` is told, and the weights are packed.
-    """
-    store = PackedStore(folder, model)
-    weights = None
-    try:
-        weights = store.load(threads, progress)
-    except FileNotFoundError:
-        pass  # the first start
-    except (StoreError, OSError) as error:
-        if note:
-            note("packed_store_rejected", f"{store.path}: {error}; the weights are packed again")
-    # Outside of the handler, for it holds on to the memory of the attempt.
-    if weights is None:
-        weights = pack(model, threads, progress)
-        try:
-            store.save(weights, threads, progress)
-        except (StoreError, OSError) as error:
-            if note:
-                note("packed_store_not_written", f"{store.path}: {error}; a later start packs the weights again")
-    return weights
+
+def remove_parts(folder: Path) -> None:
+    """Remove what killed writers left."""
+    for part in folder.glob("*.part"):
+        with locked(part.with_suffix("").with_suffix(".lock")) as held:
+            if held:
+                part.unlink(missing_ok=True)
+                logger.info("removed %s: its writer was killed", part)
 
 
 def _head(model: Model, slots: Sequence[Slot]) -> bytes:
@@ -171,7 +181,7 @@ def _head(model: Model, slots: Sequence[Slot]) -> bytes:
 def _sources() -> list[Path]:
     """The files that decide what the packed bytes are; others beside them do no harm."""
     own = sorted(Path(__file__).parent.rglob("*.py"))
-    return [*own, *(Path(module.__file__) for module in (layout, packing) if module.__file__)]
+    return [*own, *(Path(module.__file__) for module in (headers, layout, packing) if module.__file__)]
 
 
 def _read_head(file: BinaryIO, expected: bytes) -> NDArray[np.uint32]:

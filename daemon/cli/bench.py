@@ -14,14 +14,25 @@ from .progress import progress_bars
 
 if TYPE_CHECKING:
     from ...experts.random_weights import MoeShape
+    from ..bench import BenchOptions
 
 _AUTO = "auto"
 _MOST_STREAMS, _MOST_THREADS, _MOST_TOKENS, _MOST_WIDTH = 512, 1024, 65536, 1 << 20
 _MODES = {  # the parameters that belong to one thing to measure
-    **dict.fromkeys(("model", "affinity", "prompt", "gen", "streams"), "a model"),
+    **dict.fromkeys(("model", "affinity", "prompt", "gen", "streams", "no_pack_cache"), "a model"),
     **dict.fromkeys(("moe", "weight_format", "tokens"), "--moe"),
     "kernels": "--kernels",
 }
+NoPackCache = Annotated[
+    bool, typer.Option("--no-pack-cache", help="Pack the weights in memory, and keep no file of them.")
+]
+Moe = Annotated[
+    str | None,
+    typer.Option(
+        help="Measure one MoE layer of random weights instead: EXPERTSxACTIVExHIDDENxINTERMEDIATE.",
+        show_default=False,
+    ),
+]
 
 
 def bench(
@@ -47,13 +58,8 @@ def bench(
     streams: Annotated[
         str, typer.Option(help="How many streams to decode at the same time, one measurement each.")
     ] = "1,4,8",
-    moe: Annotated[
-        str | None,
-        typer.Option(
-            help="Measure one MoE layer of random weights instead: EXPERTSxACTIVExHIDDENxINTERMEDIATE.",
-            show_default=False,
-        ),
-    ] = None,
+    no_pack_cache: NoPackCache = False,
+    moe: Moe = None,
     weight_format: Annotated[str, typer.Option("--format", help="The format of the weights of --moe.")] = "q4_0",
     tokens: Annotated[str, typer.Option(help="Tokens in a step of --moe, one measurement each.")] = "1,16,64,256,1024",
     kernels: Annotated[bool, typer.Option("--kernels", help="Measure the products of the kernels instead.")] = False,
@@ -72,9 +78,17 @@ def bench(
     elif kernels:
         _bench_kernels(_threads(threads), as_json)
     else:
-        counts = _numbers("--streams", streams, _MOST_STREAMS)
-        number = None if threads == _AUTO else _threads(threads)
-        _bench_model(model, number, _affinity(affinity), prompt, gen, counts, as_json=as_json)
+        from ..bench import BenchOptions
+
+        options = BenchOptions(
+            threads=None if threads == _AUTO else _threads(threads),
+            affinity=_affinity(affinity),
+            prompt=prompt,
+            gen=gen,
+            streams=_numbers("--streams", streams, _MOST_STREAMS),
+            pack_cache=not no_pack_cache,
+        )
+        _bench_model(model, options, as_json)
 
 
 def _check_together(ctx: typer.Context, mode: str) -> None:
@@ -87,31 +101,21 @@ def _check_together(ctx: typer.Context, mode: str) -> None:
             fail(f"{shown} does not go with {mode}; measure one thing at a time", ExitCode.USAGE)
 
 
-def _bench_model(
-    model: Path | None,
-    threads: int | None,
-    affinity: Affinity,
-    prompt: int,
-    gen: int,
-    streams: tuple[int, ...],
-    *,
-    as_json: bool,
-) -> None:
+def _bench_model(model: Path | None, options: "BenchOptions", as_json: bool) -> None:
     from ..assembly import demo_model
-    from ..bench import BenchOptions, measure
+    from ..bench import measure
 
-    options = BenchOptions(threads=threads, affinity=affinity, prompt=prompt, gen=gen, streams=streams)
     with refusals(), progress_bars() as report:
         result = measure(model or demo_model(report), options, report)
     if as_json:
         shown = asdict(result)
-        if threads is not None:
+        if options.threads is not None:
             del shown["thread_curve"]
         _print_json(shown)
         return
     if result.thread_curve:
         out.print(curve_table(result.thread_curve, result.threads, ascii_only=out.options.ascii_only), highlight=False)
-    out.print(model_table(result, prompt), highlight=False)
+    out.print(model_table(result, options.prompt), highlight=False)
 
 
 def _bench_moe(shape: str, weight_format: str, threads: int, tokens: str, as_json: bool) -> None:

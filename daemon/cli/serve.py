@@ -6,9 +6,10 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -146,6 +147,7 @@ def _run(config: Config, digests: frozenset[bytes], listener: socket.socket, sta
     from ...api.app import create_app
     from ...api.service import Limits, Service
     from ..assembly import assemble
+    from ..housekeeping import tidy
     from .server import DaemonServer
 
     _stop_at_once_on_signals()
@@ -173,7 +175,9 @@ def _run(config: Config, digests: frozenset[bytes], listener: socket.socket, sta
     try:
         server = DaemonServer(create_app(service), assembly, state.ready)
         _on_hangup(server.handle_exit)
-        reason = server.serve_on(listener)
+        with assembly.cache.writing() if assembly.cache else nullcontext():
+            threading.Thread(target=tidy, name="isotherm-tidy", daemon=True).start()
+            reason = server.serve_on(listener)
     except BindError as error:
         fail(str(error), ExitCode.ADDRESS)
     if reason is not None:

@@ -59,6 +59,7 @@ def _rows(data: dict[str, Any], url: str) -> Iterator[tuple[str, str]]:
         note = "" if row["exact"] else " (re-encoded, not bit-exact)"
         yield "weights", f"{_count(row['tensors'], 'tensor')} in {name}, run as {row['packed']}{note}"
     yield "memory", f"{_gib(memory['resident_bytes'])} in use, {_gib(memory['weight_bytes'])} of it weights"
+    yield "pack cache", _pack_cache(data["pack_cache"])
     yield (
         "KV cache",
         f"{_gib(memory['kv_bytes'])} reserved, {kv['usage']:.0%} in use, "
@@ -88,6 +89,13 @@ def _seats(data: dict[str, Any]) -> str:
     """Where the threads sit, if not just anywhere."""
     nodes = f" at {data['memory_nodes']} memory nodes" if data["memory_nodes"] > 1 else ""
     return nodes + (", each bound to a core" if data["affinity"] == "cores" else "")
+
+
+def _pack_cache(cache: dict[str, Any] | None) -> str:
+    if cache is None:
+        return "off"
+    how = f" {_gib(cache['done_bytes'])} of {_gib(cache['total_bytes'])}" if cache["state"] == "writing" else ""
+    return f"{cache['state']}{how}, {cache['path']}"
 
 
 def _count(number: int, noun: str) -> str:

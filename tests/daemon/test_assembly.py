@@ -15,6 +15,8 @@ from isotherm.experts.model import open_model
 from safetensors.numpy import load_file, save_file
 from support.tiny import write_gguf, write_hf
 
+pytestmark = pytest.mark.usefixtures("own_folders")
+
 
 def test_formats_are_those_of_the_matrices_with_what_becomes_of_them(tmp_path: Path) -> None:
     path = tmp_path / "tiny.gguf"

@@ -9,6 +9,7 @@ import pytest
 from isotherm.daemon.bench import BenchOptions, Driver, measure, pack_steps
 from isotherm.daemon.config import ConfigError
 from isotherm.daemon.memory import RESERVE, MemoryPlanError
+from isotherm.daemon.paths import packed_folder
 from isotherm.daemon.step import Chunk, StepPlan
 from support.fake_runner import FakeRunner
 from support.tiny import write_gguf
@@ -81,3 +82,17 @@ def test_a_model_that_does_not_fit_is_refused(model: Path, monkeypatch: pytest.M
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=RESERVE + 1000))
     with pytest.raises(MemoryPlanError, match=r"only 0\.00 GiB of memory can be used"):
         measure(model, OPTIONS, lambda *_: None)
+
+
+@pytest.mark.usefixtures("own_folders")
+def test_packed_weights_are_kept_after_the_measurement_and_read_by_the_next(model: Path) -> None:
+    def stages(options: BenchOptions) -> list[str]:
+        seen: dict[str, None] = {}
+        measure(model, options, lambda stage, done, total: seen.setdefault(stage))
+        return list(seen)
+
+    loading = ["compiling kernels", "measuring"]
+    assert stages(replace(OPTIONS, pack_cache=False)) == ["packing weights", *loading]
+    assert not packed_folder().exists()
+    assert stages(OPTIONS) == ["packing weights", *loading, "storing packed weights"]
+    assert stages(OPTIONS) == ["reading packed weights", *loading]

@@ -90,14 +90,14 @@ def test_auto_measures_with_what_the_curve_has_chosen(
     model: Path, machine: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench, "_decode_rate", lambda runner, threads, tokens: {3: 9.0}.get(threads, 1.0))
-    options = bench.BenchOptions(threads=None, prompt=8, gen=2, streams=(1,))
+    options = bench.BenchOptions(threads=None, prompt=8, gen=2, streams=(1,), pack_cache=False)
     result = bench.measure(model, options, lambda *_: None)
     assert (result.threads, result.read_gb_s) == (3, 30.0)
     assert [point.decode_tok_s for point in result.thread_curve] == [1.0, 1.0, 9.0, 1.0]
 
 
 def test_json_has_the_curve_only_if_asked(model: Path, machine: None) -> None:
-    sizes = ("bench", str(model), "--prompt", "8", "--gen", "2", "--streams", "1", "--json")
+    sizes = ("bench", str(model), "--prompt", "8", "--gen", "2", "--streams", "1", "--no-pack-cache", "--json")
     auto, fixed = (CliRunner().invoke(app, [*sizes, "--threads", threads]) for threads in ("auto", "2"))
     curve = json.loads(auto.stdout)["thread_curve"]
     assert [(point["threads"], point["physical"]) for point in curve] == [(1, True), (2, True), (3, False), (4, False)]

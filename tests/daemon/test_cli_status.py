@@ -29,6 +29,7 @@ def status_data(**changes: Any) -> dict[str, Any]:
         "memory_nodes": 1,
         "kernels": "avx2",
         "memory": {"resident_bytes": 2**30, "weight_bytes": 2**29, "kv_bytes": 2**28},
+        "pack_cache": {"state": "writing", "path": "p.packed", "done_bytes": 2**28, "total_bytes": 2**29},
         "kv": {"format": "f16", "blocks": 8, "free_blocks": 6, "usage": 0.25},
         "requests": {"running": 1, "waiting": 2},
         "tokens_per_second": 12.34,
@@ -53,6 +54,7 @@ def test_status_shows_formats_load_and_degradations() -> None:
         "3 tensors in Q4_K, run as q4m (re-encoded, not bit-exact)",
         "1.00 GiB in use, 0.50 GiB of it weights",
         "0.25 GiB reserved, 25% in use, 6 of 8 blocks free",
+        "pack cache writing 0.25 GiB of 0.50 GiB, p.packed",
         "1 running, 2 waiting",
         "12.3 tokens/s in the last seconds, 99 since the start",
         "kernels avx2, 2 threads",
@@ -91,3 +93,15 @@ def test_another_server_is_named_as_such(answer: Any) -> None:
         result = run("status", "--port", port)
     assert result.exit_code == ExitCode.NO_DAEMON
     assert "is not an Isotherm daemon" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("cache", "shown"),
+    [
+        (None, "pack cache    off\n"),
+        ({"state": "read", "path": "p.packed", "done_bytes": 0, "total_bytes": 0}, "pack cache    read, p.packed\n"),
+    ],
+)
+def test_the_pack_cache_is_told(cache: dict[str, Any] | None, shown: str) -> None:
+    with serving(make_service(status=lambda: status_data(pack_cache=cache))) as port:
+        assert shown in run("status", "--port", port).stdout

@@ -151,7 +151,8 @@ def test_model_that_does_not_fit_exits_with_4_and_what_would(tmp_path: Path, mod
 
 
 def test_bench_prints_one_json_object(tmp_path: Path, model: Path) -> None:
-    done = command(tmp_path, "bench", model, "--threads", 2, "--prompt", 40, "--gen", 4, "--streams", "1,3", "--json")
+    sizes = ("--prompt", 40, "--gen", 4, "--streams", "1,3")
+    done = command(tmp_path, "bench", model, "--threads", 2, *sizes, "--no-pack-cache", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     rates = ("prefill_tok_s", "decode_tok_s", "read_gb_s", "decode_gb_s", "load_s", "first_token_s")

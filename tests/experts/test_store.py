@@ -1,30 +1,26 @@
 """The packed store: what is read back is what was packed, and nothing that happens to the file stops a start."""
 
-import errno
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from isotherm.experts import mapped
 from isotherm.experts import store as store_module
 from isotherm.experts.formats import FORMATS
 from isotherm.experts.mapped import HUGE_PAGE
 from isotherm.experts.model import Model, open_model
-from isotherm.experts.pack import PackedMatrix, PackedWeights, pack
-from isotherm.experts.store import PackedStore, StoreError, stored_weights
+from isotherm.experts.pack import pack
+from isotherm.experts.store import PackedStore, StoreError
 from isotherm.experts.weights import Weights
 from support.blocks import GGUF_FORMATS
+from support.stores import assert_same, start
 from support.tiny import ARCHITECTURES, write_blank_gguf, write_gguf, write_hf
 
 WIDE = {"hidden_size": 256, "intermediate_size": 256}
-Notes = list[tuple[str, str]]
 
 
 @pytest.fixture(autouse=True)
@@ -38,32 +34,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     path = tmp_path_factory.mktemp("model") / "tiny.gguf"
     write_gguf(path, "mixtral", "Q4_0")
     return open_model(path)
-
-
-def start(model: Model, folder: Path, threads: int = 1) -> tuple[PackedWeights, Notes]:
-    """What a start of the daemon does, and what it notes."""
-    notes: Notes = []
-    return stored_weights(model, folder, threads, note=lambda *note: notes.append(note)), notes
-
-
-def places(weights: PackedWeights) -> dict[str, object]:
-    """All parts of packed weights, with offsets in the place of addresses."""
-    base = weights.arena.ctypes.data
-
-    def place(matrix: PackedMatrix) -> tuple[object, ...]:
-        return matrix.kind, matrix.rows, matrix.columns, matrix.address - base
-
-    return {
-        "matrices": {role: place(matrix) for role, matrix in weights.matrices.items()},
-        "banks": {role: [place(matrix) for matrix in bank] for role, bank in weights.banks.items()},
-        "vectors": {role: vector.tolist() for role, vector in weights.vectors.items()},
-        "reencoded": weights.reencoded,
-    }
-
-
-def assert_same(got: PackedWeights, expected: PackedWeights) -> None:
-    np.testing.assert_array_equal(got.arena, expected.arena)
-    assert places(got) == places(expected)
 
 
 def map_always(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,121 +184,15 @@ def test_a_store_of_other_sources_is_replaced(model: Model, tmp_path: Path, monk
     assert [path.name for path in tmp_path.glob("*.packed")] == [PackedStore(tmp_path, model).path.name]
 
 
-def test_two_writers_at_once_make_one_sound_file(model: Model, tmp_path: Path) -> None:
-    packed, second = pack(model), []
-
-    def start_second(stage: str, done: int, total: int) -> None:
-        if not second:
-            second.append(start(model, tmp_path))
-
-    PackedStore(tmp_path, model).save(packed, progress=start_second)
-    weights, notes = second[0]
-    assert_same(weights, packed)
-    assert [name for name, _ in notes] == ["packed_store_not_written"]
-    assert "another process is writing it" in notes[0][1]
-    assert_same(PackedStore(tmp_path, model).load(), packed)
-
-
-KILLED = """
-import os, pathlib, signal, sys
-from isotherm.experts.model import open_model
-from isotherm.experts.store import stored_weights
-def kill(stage, done, total):
-    if stage.startswith("storing"): os.kill(os.getpid(), signal.SIGKILL)
-stored_weights(open_model(sys.argv[1]), pathlib.Path(sys.argv[2]), 1, kill)
-"""
-
-
-def test_what_a_killed_writer_left_is_removed_by_the_next(model: Model, tmp_path: Path) -> None:
-    path = PackedStore(tmp_path, model).path
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    program = [sys.executable, "-c", KILLED, model.checkpoint.path, tmp_path]
-    assert subprocess.run(program, env=environment, check=False).returncode == -signal.SIGKILL
-    left = path.with_name(path.name + ".part")
-    assert left.exists() and not path.exists()
-    left_by_another = tmp_path / "another.packed.part"
-    shutil.copy(left, left_by_another)
-    weights, notes = start(model, tmp_path)
-    assert notes == []
-    assert not left.exists() and not left_by_another.exists()
-    assert_same(PackedStore(tmp_path, model).load(), weights)
-
-
-def test_a_disk_that_fills_up_stops_no_start(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = []
-
-    def fill_up(file: int, data: bytes, offset: int) -> int:
-        if written:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        written.append(len(data) // 2)
-        return len(data) // 2
-
-    monkeypatch.setattr(os, "pwrite", fill_up)
-    weights, notes = start(model, tmp_path)
-    assert_same(weights, pack(model))
-    assert [name for name, _ in notes] == ["packed_store_not_written"]
-    assert "No space left on device" in notes[0][1]
-    assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
-
-
-def test_a_folder_that_cannot_be_made_stops_no_start(model: Model, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    weights, notes = start(model, tmp_path / "file" / "packed")
-    assert_same(weights, pack(model))
-    assert notes[-1][0] == "packed_store_not_written"
-
-
-def test_an_interrupted_save_leaves_no_file(model: Model, tmp_path: Path) -> None:
-    def interrupt(stage: str, done: int, total: int) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        PackedStore(tmp_path, model).save(pack(model), threads=2, progress=interrupt)
-    assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
-
-
-def test_other_models_make_room_by_their_last_use(
-    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, used in (("a", 2), ("b", 1), ("c", 3)):
-        (tmp_path / f"{name}.packed").write_bytes(bytes(1000))
-        os.utime(tmp_path / f"{name}.packed", (used, used))
-    packed = pack(model)
-
-    def usage(folder: Path) -> SimpleNamespace:
-        others = sum(1000 for path in tmp_path.glob("?.packed"))
-        return SimpleNamespace(total=100_000, free=5_000 + packed.nbytes + 1500 - others)
-
-    monkeypatch.setattr(shutil, "disk_usage", usage)
-    PackedStore(tmp_path, model).save(packed)
-    assert [path.name for path in tmp_path.glob("?.packed")] == ["c.packed"]
-    assert_same(PackedStore(tmp_path, model).load(), packed)
-
-
-def test_a_full_disk_is_told_before_a_byte_is_written(
-    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(total=100 << 20, free=1000))
-    with pytest.raises(StoreError, match=r"needs \d MiB more of free space"):
-        PackedStore(tmp_path, model).save(pack(model), progress=lambda *step: pytest.fail("it writes"))
-
-
-def test_reading_moves_a_store_behind_those_not_used(model: Model, tmp_path: Path) -> None:
-    start(model, tmp_path)
-    path = PackedStore(tmp_path, model).path
-    os.utime(path, (1, 1))
-    start(model, tmp_path)
-    assert path.stat().st_mtime > 1
-
-
 @pytest.mark.parametrize("stage", ["storing packed weights", "reading packed weights"])
 def test_progress_counts_bytes_to_the_end(stage: str, model: Model, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
-    for _ in range(2):
-        weights = stored_weights(model, tmp_path, 2, lambda *step: seen.append(step))
+    store, packed = PackedStore(tmp_path, model), pack(model)
+    store.save(packed, 2, lambda *step: seen.append(step))
+    store.load(2, lambda *step: seen.append(step))
     steps = [(done, total) for name, done, total in seen if name == stage]
     assert len(steps) > 10 and steps == sorted(steps)
-    assert steps[-1] == (weights.nbytes, weights.nbytes)
+    assert steps[-1] == (packed.nbytes, packed.nbytes)
 
 
 MEASURE = """

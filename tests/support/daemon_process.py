@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+from isotherm.cpu_kernels.jit import cache_folder as kernel_folder
 
 COMMAND = (sys.executable, "-m", "isotherm.daemon.cli")
 PATIENCE_S = 240.0  # the first start on a machine compiles the kernels
@@ -56,12 +57,20 @@ def command(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str
 
 
 @contextlib.contextmanager
-def running(folder: Path, model: Path, *arguments: object) -> Iterator[Daemon]:
-    """`isotherm serve` on a free port with two threads; killed at the end if it still runs."""
+def running(folder: Path, model: Path, *arguments: object, cache: Path | None = None) -> Iterator[Daemon]:
+    """`isotherm serve` on a free port with two threads; killed at the end if it still runs.
+
+    cache: the folder of its cache, but for kernels; without one it keeps no packed weights.
+    """
     output = folder / "output"
-    line = [*COMMAND, "serve", str(model), "--port", "0", "--threads", "2", "--no-pack-cache", *map(str, arguments)]
+    line = [*COMMAND, "serve", str(model), "--port", "0", "--threads", "2", *map(str, arguments)]
+    variables = environment(folder)
+    if cache is None:
+        line.append("--no-pack-cache")
+    else:
+        variables |= {"XDG_CACHE_HOME": str(cache), "NUMBA_CACHE_DIR": str(kernel_folder())}
     with output.open("wb") as file:
-        process = subprocess.Popen(line, env=environment(folder), stdout=file, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(line, env=variables, stdout=file, stderr=subprocess.STDOUT)
     try:
         yield Daemon(process, _wait_for_url(process, output), output)
     finally:
