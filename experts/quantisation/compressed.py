@@ -16,7 +16,7 @@ from .fp8 import Block, block_of, is_fp8, join_fp8
 from .integers import SCALES, Grouping, group_size, join_integers
 from .parts import Parts, Tensors, values_of
 
-_FORMATS = ("pack-quantized", "float-quantized", "int-quantized", "naive-quantized", "dense")
+_FORMATS = ("pack-quantized", "float-quantized", "int-quantized", "naive-quantized", "mixed-precision", "dense")
 
 
 @dataclass(frozen=True, slots=True)

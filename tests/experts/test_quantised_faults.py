@@ -191,6 +191,7 @@ def test_targets_that_name_nothing(targets: Any, tmp_path: Path) -> None:
 def test_groups_are_chosen_by_name_first(tmp_path: Path) -> None:
     eight, four = compressed("pack-quantized", **PACKED | {"num_bits": 8}), compressed("pack-quantized", **PACKED)
     four["config_groups"]["group_0"]["targets"] = ["re:.*m$"]
+    four["format"] = "mixed-precision"
     groups = {"other": eight["config_groups"]["group_0"], "ours": four["config_groups"]["group_0"]}
     tensors, _ = LAYOUTS["packed"].write("m", W)
     assert find(tmp_path, tensors, four | {"config_groups": groups}).format == "INT4_BF16"
@@ -208,6 +209,17 @@ def test_columns_in_another_order(early: bool, tmp_path: Path) -> None:
         find(tmp_path, tensors, settings).rows(0, 32)
     if not early:
         assert find(tmp_path, tensors, settings).shape == (48, 192)
+
+
+def test_packed_columns_in_another_order(tmp_path: Path) -> None:
+    tensors, _ = LAYOUTS["packed"].write("m", W)
+    tensors["m.weight_g_idx"] = (torch.arange(192) % 6).to(torch.int32)
+    with pytest.raises(
+        UnsupportedModelError, match=r"'m.weight_packed' was quantised with its columns in another order"
+    ):
+        find(tmp_path, tensors, LAYOUTS["packed"].settings).rows(0, 32)
+    tensors["m.weight_g_idx"] = (torch.arange(192) // 32).to(torch.int32)
+    assert len(find(tmp_path, tensors, LAYOUTS["packed"].settings).rows(0, 32)) == 32
 
 
 def test_columns_in_their_order_may_be_said_to_be_sorted(tmp_path: Path) -> None:
