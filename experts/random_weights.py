@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cpu_kernels.layout import GROUP, KINDS, RECORDS, ROWS, SPAN, packed_bytes, padded, padded_rows, record_bytes
-from ..cpu_kernels.packing import pack_codes, pack_headers
+from ..cpu_kernels.packing import Halves, pack_codes, pack_headers
 from .codes import pack_rows
 from .formats import FORMATS, Floats
 from .memory import arena
@@ -113,7 +113,7 @@ def _fill(shape: MoeShape, name: str, expert: int, part: str, out: Bytes) -> Non
 
 
 def fill_anyhow(kind: str, rows: int, columns: int, out: Bytes) -> None:
-    """Numbers that no kernel is slow with: normal floats, or any codes with small scales and minima."""
+    """Numbers that no kernel is slow with: normal floats, or any codes with small scales, around zero."""
     tiles, random, codes = _tiles(kind, rows, columns, out), np.random.default_rng(0), KINDS[kind].codes
     if codes is None:
         row = next(row for row in FORMATS.values() if row.packed == kind)
@@ -124,10 +124,15 @@ def fill_anyhow(kind: str, rows: int, columns: int, out: Bytes) -> None:
     width = -(-columns // GROUP) * GROUP
     pack_codes(random.integers(0, 2 ** (codes.low + codes.high), (rows, width), np.uint8), codes, tiles)
     small = np.full((rows, width // codes.columns), 2.0**-7, np.float32)
-    scales = (small.view(np.uint32) >> 16).astype(np.uint16) if codes.bfloat else small.astype(np.float16)
-    pack_headers(scales, 0, tiles, codes.columns)
+    pack_headers(_halves(small, codes.bfloat), 0, tiles, codes.columns)
     if codes.minima:
-        pack_headers(scales, codes.minima_at, tiles, codes.columns)
+        middle = -(2 ** (codes.low + codes.high - 1)) * (np.ones_like(small) if codes.zeros else small)
+        pack_headers(_halves(middle, codes.bfloat), codes.minima_at, tiles, codes.columns)
+
+
+def _halves(values: Floats, bfloat: bool) -> Halves:
+    """Powers of two in the type of a kind's scales."""
+    return (values.view(np.uint32) >> 16).astype(np.uint16) if bfloat else values.astype(np.float16)
 
 
 def _tiles(kind: str, rows: int, columns: int, out: Bytes) -> Bytes:

@@ -227,7 +227,8 @@ _SIZES_OWN = {
     "qwen3_moe": {"moe_intermediate_size": 160},
 }
 _FLOATS = r"norm|embed_tokens|lm_head|\.gate\.weight|shared_expert_gate|bias"
-_EXPERT = re.compile(r"(.*experts)\.(\d+)\.(gate|up|down)_proj\.weight")
+_EXPERT = re.compile(r"(.*experts)\.(\d+)\.(gate_proj|up_proj|down_proj|w1|w2|w3)\.weight")
+_MIXTRAL = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
 
 
 def write_quantised(folder: Path, architecture: str, layout: Layout, *, floats: str = _FLOATS, **overrides: Any) -> Any:
@@ -242,6 +243,7 @@ def write_quantised(folder: Path, architecture: str, layout: Layout, *, floats: 
     if layout.stacked:
         plain |= {name: w for name, w in tensors.items() if name not in plain and not _EXPERT.fullmatch(name)}
         matrices = stacked(tensors)
+    assert matrices
     parts = {name: layout.write(name, w) for name, w in matrices.items()}
     exact = plain | {name: values for module, (_, values) in parts.items() for name, values in _apart(module, values)}
     file = folder / "model.safetensors"
@@ -258,10 +260,10 @@ def stacked(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     parts: dict[str, dict[str, list[Tensor]]] = {}
     for name in sorted(filter(_EXPERT.fullmatch, tensors), key=lambda name: [int(n) for n in re.findall(r"\d+", name)]):
         block, _, part = _EXPERT.fullmatch(name).groups()
-        parts.setdefault(block, {}).setdefault(part, []).append(tensors[name])
+        parts.setdefault(block, {}).setdefault(_MIXTRAL.get(part, part), []).append(tensors[name])
     banks = {}
     for block, found in parts.items():
-        gate, up, down = (torch.stack(found[part]) for part in ("gate", "up", "down"))
+        gate, up, down = (torch.stack(found[part]) for part in _MIXTRAL.values())
         banks |= {f"{block}.gate_up_proj": torch.cat([gate, up], 1), f"{block}.down_proj": down}
     return banks
 
@@ -271,9 +273,10 @@ def _apart(module: str, values: Tensor) -> list[tuple[str, Tensor]]:
     if values.ndim == 2:
         return [(module + ".weight", values)]
     block, _, part = module.rpartition(".")
-    parts = {"gate": 0, "up": 1} if part == "gate_up_proj" else {"down": 0}
+    names = ("w1", "w3", "w2") if "block_sparse_moe" in block else tuple(_MIXTRAL.values())
+    names = names[:2] if part == "gate_up_proj" else names[2:]
     return [
-        (f"{block}.{expert}.{name}_proj.weight", one.chunk(len(parts), 0)[index].clone())
+        (f"{block}.{expert}.{name}.weight", rows.clone())
         for expert, one in enumerate(values)
-        for name, index in parts.items()
+        for name, rows in zip(names, one.chunk(len(names), 0), strict=True)
     ]
