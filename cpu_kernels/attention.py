@@ -1,61 +1,71 @@
 """Paged causal attention with grouped query heads, over the cache that `rope` fills.
 
-An item is a query block (up to QUERY_BLOCK consecutive tokens of one sequence) and a KV head. Its rows (token by token,
-and head by head in a token) are worked on in *states* of up to 8 rows, and those in tiles of rows that share each
-vector of k and v. The context is walked in strides of 4 KV blocks that begin at multiples of 64 positions: scores, a
-running softmax, values. What a row does not see has weight 0 exactly, so a row's bits depend on its own position only,
-not on the rows beside it.
+A query block is up to QUERY_BLOCK consecutive tokens of one sequence. Its rows for a KV head (token by token, and head
+by head in a token) are worked on in groups of 8, and those in tiles of rows that share each vector of keys and values.
+
+The context is walked in strides of 4 KV blocks that begin at multiples of 64 positions: scores, a running softmax,
+values. What a row does not see has weight 0 exactly. Each SEGMENT of the context is softened by itself, and the
+parts are merged in order. So a row's bits depend on its own position only: not on the rows beside it, nor on whether
+one worker walks all segments or several share them.
+
+Items: pieces x KV heads. A piece is a query block with one segment, or with all of them. Of a block that is split, who
+finishes last merges the parts that lie in `partials` then.
 """
 
 from typing import Any
 
-from .attention_tiles import (
-    FACTORS,
+from .attention_codes import add_codes, open_codes, score_codes, soften_codes
+from .attention_floats import add_floats, open_floats, score_floats, soften_floats
+from .attention_rows import (
+    CODES,
+    CODES_ROW,
     FIRST,
+    GROUP_ROWS,
     LAST,
-    MAXIMA,
     PLACE,
-    PLACES,
-    ROW_BYTES,
-    STATE_Q,
-    STATE_ROWS,
+    ROW,
+    ROWS,
+    SCORES,
+    SCORES_ROW,
     STRIDE,
-    SUMS,
+    STRIDE_POSITIONS,
     TILES,
-    UNSEEN,
+    TOTAL,
     WIDEST,
-    add_values,
     finish_row,
-    score,
-    soften,
-    state_bytes,
+    merge_part,
+    open_part,
+    part_bytes,
 )
-from .descriptor import COUNTER, N_QUERY_BLOCKS, slots
+from .descriptor import COUNTER, N_PIECES, slots
 from .jit import kernel
-from .layout import KV_BLOCK, QUERY_BLOCK
-from .memory import atomic_add, read_f32, read_i64, write_f32, write_i32, write_i64
+from .kv_layout import INT8, INT16
+from .layout import KV_BLOCK, QUERY_BLOCK, SEGMENT
+from .memory import atomic_add, atomic_store, read_i64, write_i32, write_i64
 
 FIELDS = (
     *("q", "q_stride", "out", "out_stride", "heads", "kv_heads", "head_dim", "window", "k_cache", "v_cache"),
-    *("kv_half", "block_bytes", "scratch", "scratch_stride", "block_first", "block_count", "block_table", "positions"),
+    *("kv_kind", "block_bytes", "head_bytes", "scratch", "scratch_stride", "block_first", "block_count"),
+    *("block_table", "positions", "piece_block", "piece_segment", "block_partial", "partials", "finished"),
 )
 (Q, Q_STRIDE, OUT, OUT_STRIDE, HEADS, KV_HEADS, HEAD_DIM, WINDOW, K_CACHE, V_CACHE,
- KV_HALF, BLOCK_BYTES, SCRATCH, SCRATCH_STRIDE, BLOCK_FIRST, BLOCK_COUNT, BLOCK_TABLE, POSITIONS) = slots(
+ KV_KIND, BLOCK_BYTES, HEAD_BYTES, SCRATCH, SCRATCH_STRIDE, BLOCK_FIRST, BLOCK_COUNT,
+ BLOCK_TABLE, POSITIONS, PIECE_BLOCK, PIECE_SEGMENT, BLOCK_PARTIAL, PARTIALS, FINISHED) = slots(
     FIELDS
 )  # fmt: skip
+ALL_SEGMENTS = -1
 
-_state_bytes = kernel(state_bytes)
+_part_bytes = kernel(part_bytes)
 
 
-def scratch_bytes(heads: int, kv_heads: int, head_dim: int) -> int:
+def scratch_bytes(heads: int, kv_heads: int) -> int:
     """Bytes of scratch that a worker needs; a multiple of 64."""
-    states = -(-QUERY_BLOCK * (heads // kv_heads) // STATE_ROWS)
-    return PLACES + states * state_bytes(head_dim)
+    return ROWS + -(-QUERY_BLOCK * (heads // kv_heads) // GROUP_ROWS) * GROUP_ROWS * ROW
 
 
 @kernel
 def _tile_rows(rows: int) -> int:
-    """Rows of the tiles of a state of `rows`: the narrowest that holds all, else the widest."""
+    """Rows of the tiles of a group of `rows`: the narrowest that holds all, else the widest."""
     width = WIDEST
     for candidate in TILES:
         if rows <= candidate:
@@ -64,68 +74,48 @@ def _tile_rows(rows: int) -> int:
 
 
 @kernel
-def _open_state(d: Any, state: int, rows: int, query_block: int, kv_head: int, first_row: int) -> None:
-    """Pack q by tiles, set the visible ranges, and clear sums and accumulators."""
-    head_dim, window, shared = d[HEAD_DIM], d[WINDOW], d[HEADS] // d[KV_HEADS]
-    first_token = read_i64(d[BLOCK_FIRST] + 8 * query_block)
-    width = _tile_rows(rows)
-    for at in range(state, state + _state_bytes(head_dim), 4):
-        write_f32(at, 0.0)
+def _rows_of(d: Any, query_block: int) -> int:
+    rows: int = read_i64(d[BLOCK_COUNT] + 8 * query_block) * (d[HEADS] // d[KV_HEADS])
+    return rows
+
+
+@kernel
+def _position(d: Any, query_block: int, token: int) -> int:
+    position: int = read_i64(d[POSITIONS] + 8 * (read_i64(d[BLOCK_FIRST] + 8 * query_block) + token))
+    return position
+
+
+@kernel
+def _first_seen(d: Any, position: int) -> int:
+    return max(0, position - d[WINDOW] + 1) if d[WINDOW] > 0 else 0
+
+
+@kernel
+def _open_rows(d: Any, rows: int, query_block: int, kv_head: int, scratch: int) -> None:
+    """Take the queries and what each row may see; totals are empty."""
+    shared, head_dim = d[HEADS] // d[KV_HEADS], d[HEAD_DIM]
+    first_token, chunks = read_i64(d[BLOCK_FIRST] + 8 * query_block), (head_dim + 15) // 16
     for row in range(rows):
-        token = first_token + (first_row + row) // shared
-        position = read_i64(d[POSITIONS] + 8 * token)
-        write_f32(state + MAXIMA + 4 * row, UNSEEN)
-        write_i32(state + FIRST + 4 * row, max(0, position - window + 1) if window > 0 else 0)
-        write_i32(state + LAST + 4 * row, position)
-        head = kv_head * shared + (first_row + row) % shared
-        q = d[Q] + token * d[Q_STRIDE] + head * head_dim * 4
-        target = state + STATE_Q + (row - row % width) * head_dim * 4 + row % width * 4
-        for element in range(head_dim):
-            write_f32(target + element * width * 4, read_f32(q + 4 * element))
+        record, token = scratch + ROWS + row * ROW, row // shared
+        position = _position(d, query_block, token)
+        write_i32(record + FIRST, _first_seen(d, position))
+        write_i32(record + LAST, position)
+        q = d[Q] + (first_token + token) * d[Q_STRIDE] + (kv_head * shared + row % shared) * head_dim * 4
+        if d[KV_KIND] >= INT16:
+            open_codes(q, record, head_dim)
+        else:
+            open_floats(q, record, head_dim)
+        open_part(record + TOTAL, chunks)
 
 
 @kernel
-def _close_state(d: Any, state: int, rows: int, query_block: int, kv_head: int, first_row: int) -> None:
-    """Divide by the sums and write the rows' outputs."""
-    head_dim, shared = d[HEAD_DIM], d[HEADS] // d[KV_HEADS]
-    first_token = read_i64(d[BLOCK_FIRST] + 8 * query_block)
-    width, chunks = _tile_rows(rows), (head_dim + 15) // 16
-    accumulators = state + STATE_Q + STATE_ROWS * 4 * head_dim
-    for row in range(rows):
-        token = first_token + (first_row + row) // shared
-        head = kv_head * shared + (first_row + row) % shared
-        out = d[OUT] + token * d[OUT_STRIDE] + head * head_dim * 4
-        source = accumulators + ((row - row % width) * chunks + row % width) * 64
-        finish_row(source, 64 * width, state + SUMS + 64 * row, out, head_dim)
-
-
-@kernel
-def _attend_stride(d: Any, state: int, rows: int, places: int, block: int, blocks: int) -> None:
-    """A state meets `blocks` KV blocks from `block` on, all in one stride."""
-    head_dim, half, width = d[HEAD_DIM], d[KV_HALF], _tile_rows(rows)
-    chunks = (head_dim + 15) // 16
-    weights = state + block % STRIDE * KV_BLOCK * 4
-    queries, accumulators = state + STATE_Q, state + STATE_Q + STATE_ROWS * 4 * head_dim
-    for index in range(blocks):
-        for row in range(0, rows, width):
-            target = weights + row * ROW_BYTES + index * KV_BLOCK * 4
-            q = queries + row * head_dim * 4
-            score(q, places + PLACE * index, head_dim, width, half, target)
-    soften(state, rows, weights, block * KV_BLOCK, blocks)
-    for row in range(0, rows, width):
-        target = accumulators + row * chunks * 64
-        factors = state + FACTORS + 4 * row
-        add_values(target, weights + row * ROW_BYTES, factors, places, blocks, head_dim, width, half)
-
-
-@kernel
-def _place_blocks(d: Any, places: int, table: int, kv_head: int, block: int, blocks: int, last: int) -> None:
-    """Where `blocks` KV blocks from `block` on lie, for the head; last: the last position to read."""
-    of_head = kv_head * (d[BLOCK_BYTES] // d[KV_HEADS])
-    for number in range(block, block + blocks):
+def _place_blocks(d: Any, places: int, table: int, kv_head: int, block: int, last: int) -> None:
+    """Where the KV blocks of the stride from `block` on lie, for the head; last: the last position to read."""
+    of_head, last_block = kv_head * d[HEAD_BYTES], last // KV_BLOCK
+    for number in range(block, block + STRIDE):
         entry = places + PLACE * (number - block)
-        base = read_i64(table + 8 * number) * d[BLOCK_BYTES] + of_head
-        later = read_i64(table + 8 * min(number + STRIDE, last // KV_BLOCK)) * d[BLOCK_BYTES] + of_head
+        base = read_i64(table + 8 * min(number, last_block)) * d[BLOCK_BYTES] + of_head
+        later = read_i64(table + 8 * min(number + STRIDE, last_block)) * d[BLOCK_BYTES] + of_head
         write_i64(entry, d[K_CACHE] + base)
         write_i64(entry + 8, d[V_CACHE] + base)
         write_i64(entry + 16, min(KV_BLOCK, last + 1 - number * KV_BLOCK))
@@ -134,36 +124,136 @@ def _place_blocks(d: Any, places: int, table: int, kv_head: int, block: int, blo
 
 
 @kernel
-def _attend(d: Any, query_block: int, kv_head: int, scratch: int) -> None:
-    """All rows of a query block that belong to a KV head."""
-    tokens = read_i64(d[BLOCK_COUNT] + 8 * query_block)
-    rows = tokens * (d[HEADS] // d[KV_HEADS])
-    size, states = _state_bytes(d[HEAD_DIM]), scratch + PLACES
-    for row in range(0, rows, STATE_ROWS):
-        state = states + row // STATE_ROWS * size
-        _open_state(d, state, min(STATE_ROWS, rows - row), query_block, kv_head, row)
-    positions = d[POSITIONS] + 8 * read_i64(d[BLOCK_FIRST] + 8 * query_block)
-    last = read_i64(positions + 8 * (tokens - 1))
-    block = max(0, read_i64(positions) - d[WINDOW] + 1) // KV_BLOCK if d[WINDOW] > 0 else 0
-    while block <= last // KV_BLOCK:
-        blocks = min(last // KV_BLOCK + 1, (block // STRIDE + 1) * STRIDE) - block
-        _place_blocks(d, scratch, read_i64(d[BLOCK_TABLE] + 8 * query_block), kv_head, block, blocks, last)
-        for row in range(0, rows, STATE_ROWS):
-            state = states + row // STATE_ROWS * size
-            _attend_stride(d, state, min(STATE_ROWS, rows - row), scratch, block, blocks)
-        block += blocks
-    for row in range(0, rows, STATE_ROWS):
-        state = states + row // STATE_ROWS * size
-        _close_state(d, state, min(STATE_ROWS, rows - row), query_block, kv_head, row)
+def _attend_floats(d: Any, scratch: int, first: int, rows: int, block: int, blocks: int, whole: int) -> None:
+    """A group of rows from address `first` on meets the `blocks` KV blocks of a stride from `block` on."""
+    kind, chunks, width = d[KV_KIND], (d[HEAD_DIM] + 15) // 16, _tile_rows(rows)
+    scores = scratch + SCORES
+    for index in range(blocks):
+        for row in range(0, rows, width):
+            target = scores + row * SCORES_ROW + index * KV_BLOCK * 4
+            score_floats(first + row * ROW, scratch + PLACE * index, target, chunks, width, kind)
+    soften_floats(first, rows, scores, block * KV_BLOCK, whole)
+    for row in range(0, rows, width):
+        add_floats(first + row * ROW, scores + row * SCORES_ROW, scratch, blocks, chunks, width, kind)
+
+
+@kernel
+def _attend_codes(d: Any, scratch: int, first: int, rows: int, block: int, blocks: int, whole: int) -> None:
+    """The same in a cache of codes."""
+    kind, chunks, width = d[KV_KIND], (d[HEAD_DIM] + 15) // 16, _tile_rows(rows)
+    scores, codes = scratch + SCORES, scratch + CODES
+    scales_at = chunks * 16 * KV_BLOCK * (1 if kind == INT8 else 2)
+    for index in range(blocks):
+        for row in range(0, rows, width):
+            target = scores + row * SCORES_ROW + index * KV_BLOCK * 4
+            score_codes(first + row * ROW, scratch + PLACE * index, target, chunks, width, kind)
+    soften_codes(first, rows, scores, codes, scratch, scales_at, block * KV_BLOCK, whole)
+    for row in range(0, rows, width):
+        add_codes(first + row * ROW, codes + row * CODES_ROW, scratch, blocks, chunks, width, kind)
+
+
+@kernel
+def _attend_segment(d: Any, query_block: int, rows: int, kv_head: int, segment: int, scratch: int) -> None:
+    """The parts of all rows over what they see of a segment."""
+    shared, chunks = d[HEADS] // d[KV_HEADS], (d[HEAD_DIM] + 15) // 16
+    for row in range(rows):
+        open_part(scratch + ROWS + row * ROW, chunks)
+    last = min(_position(d, query_block, rows // shared - 1), (segment + 1) * SEGMENT - 1)
+    oldest = max(_first_seen(d, _position(d, query_block, 0)), segment * SEGMENT)
+    for start in range(oldest // STRIDE_POSITIONS * STRIDE_POSITIONS, last + 1, STRIDE_POSITIONS):
+        block = start // KV_BLOCK
+        _place_blocks(d, scratch, read_i64(d[BLOCK_TABLE] + 8 * query_block), kv_head, block, last)
+        for row in range(0, rows, GROUP_ROWS):
+            count = min(GROUP_ROWS, rows - row)
+            newest = _position(d, query_block, (row + count - 1) // shared)
+            if newest < start or _first_seen(d, _position(d, query_block, row // shared)) >= start + STRIDE_POSITIONS:
+                continue
+            whole = (
+                _position(d, query_block, row // shared) >= start + STRIDE_POSITIONS - 1
+                and _first_seen(d, newest) <= start
+            )
+            blocks = min(STRIDE, min(newest, last) // KV_BLOCK + 1 - block)
+            first = scratch + ROWS + row * ROW
+            if d[KV_KIND] >= INT16:
+                _attend_codes(d, scratch, first, count, block, blocks, 1 if whole else 0)
+            else:
+                _attend_floats(d, scratch, first, count, block, blocks, 1 if whole else 0)
+
+
+@kernel
+def _close_rows(d: Any, query_block: int, rows: int, kv_head: int, scratch: int) -> None:
+    """Divide the totals by the sums and write the rows' outputs."""
+    shared, head_dim = d[HEADS] // d[KV_HEADS], d[HEAD_DIM]
+    first_token = read_i64(d[BLOCK_FIRST] + 8 * query_block)
+    for row in range(rows):
+        out = d[OUT] + (first_token + row // shared) * d[OUT_STRIDE]
+        out += (kv_head * shared + row % shared) * head_dim * 4
+        finish_row(scratch + ROWS + row * ROW + TOTAL, out, head_dim)
+
+
+@kernel
+def _attend_all(d: Any, query_block: int, rows: int, kv_head: int, scratch: int) -> None:
+    """All segments of a query block, one after the other."""
+    chunks = (d[HEAD_DIM] + 15) // 16
+    last = _position(d, query_block, read_i64(d[BLOCK_COUNT] + 8 * query_block) - 1)
+    for segment in range(_first_seen(d, _position(d, query_block, 0)) // SEGMENT, last // SEGMENT + 1):
+        _attend_segment(d, query_block, rows, kv_head, segment, scratch)
+        for row in range(rows):
+            record = scratch + ROWS + row * ROW
+            merge_part(record + TOTAL, record, chunks)
+    _close_rows(d, query_block, rows, kv_head, scratch)
+
+
+@kernel
+def _part_of(d: Any, query_block: int, rows: int, kv_head: int, segment: int) -> int:
+    """Where the first row's part of a segment lies; those of the other rows follow."""
+    before = read_i64(d[BLOCK_PARTIAL] + 8 * query_block) * d[HEADS] + (segment * d[KV_HEADS] + kv_head) * rows
+    address: int = d[PARTIALS] + before * _part_bytes(d[HEAD_DIM])
+    return address
+
+
+@kernel
+def _attend_one(d: Any, query_block: int, rows: int, kv_head: int, segment: int, scratch: int) -> None:
+    """One segment of a query block, and all that remains if the others are done."""
+    chunks, size = (d[HEAD_DIM] + 15) // 16, _part_bytes(d[HEAD_DIM])
+    _attend_segment(d, query_block, rows, kv_head, segment, scratch)
+    part = _part_of(d, query_block, rows, kv_head, segment)
+    for row in range(rows):
+        open_part(part + row * size, chunks)
+        merge_part(part + row * size, scratch + ROWS + row * ROW, chunks)
+    segments = _position(d, query_block, read_i64(d[BLOCK_COUNT] + 8 * query_block) - 1) // SEGMENT + 1
+    finished = d[FINISHED] + 8 * (query_block * d[KV_HEADS] + kv_head)
+    if atomic_add(finished, 1) < segments - 1:
+        return
+    atomic_store(finished, 0)
+    for each in range(segments):
+        part = _part_of(d, query_block, rows, kv_head, each)
+        for row in range(rows):
+            merge_part(scratch + ROWS + row * ROW + TOTAL, part + row * size, chunks)
+    _close_rows(d, query_block, rows, kv_head, scratch)
 
 
 @kernel
 def attention(d: Any, step: Any, worker: int) -> None:
-    """out = softmax(q . k) v over the visible positions; q comes scaled. Items: query blocks x KV heads."""
-    blocks = step[N_QUERY_BLOCKS]
+    """out = softmax(q . k) v over the visible positions; q comes scaled.
+
+    piece_block, piece_segment: per piece its query block and segment (or ALL_SEGMENTS); of a query block that is split
+    there is one for every segment up to its last position. block_partial: per query block that is split, how many
+    (token, segment) pairs lie before its parts. finished: zeros, one for each query block and KV head.
+    """
+    pieces = step[N_PIECES]
+    scratch = d[SCRATCH] + worker * d[SCRATCH_STRIDE]
     while True:
         item = atomic_add(d[COUNTER], 1)
-        if item >= blocks * d[KV_HEADS]:
+        if item >= pieces * d[KV_HEADS]:
             break
         # head by head, so that the query blocks of a prompt find the head's keys and values in the cache
-        _attend(d, item % blocks, item // blocks, d[SCRATCH] + worker * d[SCRATCH_STRIDE])
+        piece, kv_head = item % pieces, item // pieces
+        query_block = read_i64(d[PIECE_BLOCK] + 8 * piece)
+        segment = read_i64(d[PIECE_SEGMENT] + 8 * piece)
+        rows = _rows_of(d, query_block)
+        _open_rows(d, rows, query_block, kv_head, scratch)
+        if segment == ALL_SEGMENTS:
+            _attend_all(d, query_block, rows, kv_head, scratch)
+        else:
+            _attend_one(d, query_block, rows, kv_head, segment, scratch)

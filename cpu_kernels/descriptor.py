@@ -10,7 +10,7 @@ import struct
 ENTRY, BARRIER, COUNTER, FIRST = 0, 1, 2, 3
 WIDTH = 32  # int64 per row
 
-N_TOKENS, N_LOGITS, N_QUERY_BLOCKS = 0, 1, 2  # slots of `step`
+N_TOKENS, N_LOGITS, N_PIECES = 0, 1, 2  # slots of `step`
 STEP_SLOTS = 8
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .layout import E4M3, KINDS, KV_BLOCK, ROWS, SPAN, SUMS, Codes, Record, padded
+from .layout import E4M3, KINDS, ROWS, SPAN, SUMS, Codes, Record, padded
 
 Array = NDArray[Any]
 
@@ -168,32 +168,3 @@ def rope(x: Array, cosines: Array, sines: Array) -> Array:
     a, b = x[..., :half], x[..., half : 2 * half]
     cos, sin = cosines[:, None], sines[:, None]
     return np.concatenate([a * cos - b * sin, b * cos + a * sin, x[..., 2 * half :]], axis=-1)
-
-
-def store_kv(k_cache: Array, v_cache: Array, k: Array, v: Array, slots: Array) -> None:
-    """Put k, v [T, kv_heads, D] at slots [T] (block * KV_BLOCK + offset).
-
-    k_cache [blocks, kv_heads, D, KV_BLOCK], v_cache [blocks, kv_heads, KV_BLOCK, D], float16 or float32.
-    """
-    for token, slot in enumerate(slots):
-        block, offset = divmod(int(slot), KV_BLOCK)
-        k_cache[block, :, :, offset] = k[token]
-        v_cache[block, :, offset, :] = v[token]
-
-
-def attention(q: Array, k_cache: Array, v_cache: Array, table: Array, positions: Array, window: int = 0) -> Array:
-    """q [T, heads, D] (already scaled) of one sequence at positions [T] -> [T, heads, D].
-
-    table: the sequence's blocks in the caches of `store_kv`. Position p sees max(0, p - window + 1) .. p (0 = all).
-    """
-    k = np.concatenate([k_cache[b] for b in table], axis=-1).astype(np.float64)  # [kv_heads, D, context]
-    v = np.concatenate([v_cache[b] for b in table], axis=1).astype(np.float64)  # [kv_heads, context, D]
-    shared = q.shape[1] // k.shape[0]
-    out = np.empty(q.shape, np.float32)
-    for token, p in enumerate(positions):
-        first = max(0, p - window + 1) if window else 0
-        for head in range(q.shape[1]):
-            scores = q[token, head].astype(np.float64) @ k[head // shared, :, first : p + 1]
-            chances = np.exp(scores - scores.max())
-            out[token, head] = chances / chances.sum() @ v[head // shared, first : p + 1]
-    return out

@@ -1,6 +1,6 @@
 """Finishing q, k and v of a token: norm, rotary embedding, and the store of k and v into the paged cache.
 
-Cache of a layer, block b at base + b * block_bytes: k [kv_head][head_dim][KV_BLOCK], v [kv_head][KV_BLOCK][head_dim].
+Keys of block b and head h of a layer lie at k_cache + b * block_bytes + h * head_bytes, its values so from v_cache.
 """
 
 from typing import Any
@@ -9,19 +9,20 @@ from llvmlite import ir
 
 from .descriptor import COUNTER, N_TOKENS, slots
 from .jit import kernel
+from .kv_write import write_key, write_value
 from .layout import KV_BLOCK
 from .memory import atomic_add, float_from_bits, read_i64
 from .norm import norm_factor
-from .simd import Emit, Value, f32, i32, micro_kernel
+from .simd import Emit, Value, f32, micro_kernel
 
 FIELDS = (
     *("q", "q_stride", "k", "k_stride", "v", "v_stride", "q_norm", "k_norm", "norm_mode", "eps"),
     *("heads", "kv_heads", "head_dim", "rotary_dim", "cosines", "sines", "q_scale", "positions", "slots"),
-    *("k_cache", "v_cache", "kv_half", "block_bytes", "clip"),
+    *("k_cache", "v_cache", "kv_kind", "block_bytes", "head_bytes", "clip"),
 )
 (Q, Q_STRIDE, K, K_STRIDE, V, V_STRIDE, Q_NORM, K_NORM, NORM_MODE, EPS,
  HEADS, KV_HEADS, HEAD_DIM, ROTARY_DIM, COSINES, SINES, Q_SCALE, POSITIONS, SLOTS,
- K_CACHE, V_CACHE, KV_HALF, BLOCK_BYTES, CLIP) = slots(FIELDS)  # fmt: skip
+ K_CACHE, V_CACHE, KV_KIND, BLOCK_BYTES, HEAD_BYTES, CLIP) = slots(FIELDS)  # fmt: skip
 NO_NORM, NORM_EACH_HEAD, NORM_ALL_HEADS = 0, 1, 2  # values of `norm_mode`
 STEP = 8  # every head_dim is a multiple of it
 f32x8 = ir.VectorType(f32, STEP)
@@ -81,45 +82,6 @@ def _rotate(e: Emit, row: Value, cosines: Value, sines: Value, half: Value) -> N
     e.loop(e.b.lshr(e.b.add(half, e.const(15)), e.const(4)), [], body)
 
 
-@micro_kernel()
-def _store_keys(e: Emit, row: Value, target: Value, count: Value, size: Value) -> None:
-    """A head's k, one element every KV_BLOCK elements of `size` bytes (2: float16, 4: float32)."""
-    x, base = e.pointer(row), e.pointer(target)
-    is_half = e.b.icmp_signed("==", size, e.const(2))
-
-    def scatter(index: Value, value: Value, width: int) -> None:
-        first = e.at(base, e.b.mul(index, e.const(STEP * KV_BLOCK * width)))
-        for lane in range(STEP):
-            e.store(e.b.extract_element(value, ir.Constant(i32, lane)), first, lane * KV_BLOCK * width, width)
-
-    def body(index: Value, at: Value) -> None:
-        value = e.load(f32x8, x, at)
-        with e.b.if_else(is_half) as (halves, floats):
-            with halves:
-                scatter(index, e.half_bits(value), 2)
-            with floats:
-                scatter(index, value, 4)
-
-    _each_step(e, count, body)
-
-
-@micro_kernel()
-def _store_values(e: Emit, row: Value, target: Value, count: Value, size: Value) -> None:
-    """A head's v, contiguous."""
-    x, base = e.pointer(row), e.pointer(target)
-    is_half = e.b.icmp_signed("==", size, e.const(2))
-
-    def body(_: Value, at: Value) -> None:
-        value = e.load(f32x8, x, at)
-        with e.b.if_else(is_half) as (halves, floats):
-            with halves:
-                e.store_half(value, base, e.b.lshr(at, e.const(1)))
-            with floats:
-                e.store(value, base, at)
-
-    _each_step(e, count, body)
-
-
 @kernel
 def _norm_and_rotate(d: Any, row: int, heads: int, weight: int, position: int) -> None:
     """All heads of a q or k row, in place."""
@@ -141,13 +103,12 @@ def _norm_and_rotate(d: Any, row: int, heads: int, weight: int, position: int) -
 @kernel
 def _store(d: Any, k: int, v: int, slot: int) -> None:
     """A token's k and v rows into the cache."""
-    head_dim, size = d[HEAD_DIM], 2 if d[KV_HALF] != 0 else 4
-    block, offset = slot // KV_BLOCK, slot % KV_BLOCK
+    head_dim, offset = d[HEAD_DIM], slot % KV_BLOCK
+    part = slot // KV_BLOCK * d[BLOCK_BYTES]
     for head in range(d[KV_HEADS]):
-        base = block * d[BLOCK_BYTES] + head * head_dim * KV_BLOCK * size
-        at = head * head_dim * 4
-        _store_keys(k + at, d[K_CACHE] + base + offset * size, head_dim, size)
-        _store_values(v + at, d[V_CACHE] + base + offset * head_dim * size, head_dim, size)
+        write_key(k + head * head_dim * 4, d[K_CACHE] + part, head_dim, offset, d[KV_KIND])
+        write_value(v + head * head_dim * 4, d[V_CACHE] + part, head_dim, offset, d[KV_KIND])
+        part += d[HEAD_BYTES]
 
 
 @kernel

@@ -74,13 +74,13 @@ def plan_memory(model: Model, config: Config, free_bytes: int) -> int:
     """Number of KV blocks. Raises MemoryPlanError, before any weight is read, if the load would not fit."""
     demand = Demand(
         weight_bytes=packed_size(model),
-        block_bytes=kv_block_bytes(model.spec, config.kv_half),
+        block_bytes=kv_block_bytes(model.spec, config.kv_cache),
         block_size=KV_BLOCK,
         context=context_of(model, config),
         kv_bytes=None if config.kv_gib is None else int(config.kv_gib * GIB),
+        int8_bytes=None if config.kv_cache == "int8" else kv_block_bytes(model.spec, "int8"),
     )
-    half = None if config.kv_half else lambda: kv_block_bytes(model.spec, True)
-    return plan_blocks(demand, free_bytes, half)
+    return plan_blocks(demand, free_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class Assembly:
             },
             "pack_cache": self.cache.status() if self.cache else None,
             "kv": {
-                "format": self.config.kv_format,
+                "format": self.config.kv_cache,
                 "blocks": stats.kv_blocks,
                 "free_blocks": stats.kv_blocks_free,
                 "usage": stats.kv_usage,
@@ -183,7 +183,7 @@ def assemble(config: Config, progress: Progress) -> Assembly:
         max_context=context_of(model, config),
         max_step_tokens=config.max_step_tokens,
         max_running=config.max_running,
-        kv_half=config.kv_half,
+        kv_cache=config.kv_cache,
         weights=weights,
         progress=progress,
     )
@@ -198,7 +198,7 @@ def assemble(config: Config, progress: Progress) -> Assembly:
         chat_template=template,
         throughput=Throughput(),
         threads=seating.threads,
-        kv_bytes=num_blocks * kv_block_bytes(model.spec, config.kv_half),
+        kv_bytes=num_blocks * kv_block_bytes(model.spec, config.kv_cache),
         load_s=time.monotonic() - started,
         created=int(time.time()),
     )

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cpu_kernels.bandwidth import read_gb_s
+from ..cpu_kernels.kv_layout import KvCache
 from ..cpu_kernels.seating import Affinity, Seating
 from ..cpu_kernels.topology import read_topology
 from ..experts.model import Model, open_model
@@ -21,7 +22,7 @@ from ..experts.pack import packed_size
 from ..experts.progress import Progress
 from ..experts.store import PackedStore
 from .bench_threads import ThreadPoint, best_threads, measure_curve
-from .config import ConfigError
+from .config import Config, ConfigError
 from .events import EventLog
 from .machine import default_threads, free_memory
 from .memory import GIB, RESERVE, MemoryPlanError
@@ -39,14 +40,15 @@ _SEED = 20_08
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
     """threads of the engine (None: what decodes fastest) and what they are bound to, prompt tokens of the prefill,
-    tokens to generate, numbers of streams, and whether packed weights are taken from the store of an earlier start and
-    kept for a later one."""
+    tokens to generate, numbers of streams, kind of the KV cache, and whether packed weights are taken from the store of
+    an earlier start and kept for a later one."""
 
     threads: int | None
     prompt: int
     gen: int
     streams: tuple[int, ...]
     affinity: Affinity = "none"
+    kv_cache: KvCache = Config().kv_cache
     pack_cache: bool = True
 
 
@@ -84,7 +86,7 @@ def measure(path: Path, options: BenchOptions, progress: Progress) -> BenchResul
     longest = max(options.prompt, STREAM_PROMPT + options.gen)
     num_blocks = -(-positions // DecoderRunner.block_size) + max(options.streams, default=1)
     model = open_model(path)
-    _check_fit(model, longest, num_blocks)
+    _check_fit(model, longest, num_blocks * kv_block_bytes(model.spec, options.kv_cache))
     topology = read_topology()
     seating = Seating(options.threads or default_threads(topology=topology), topology, options.affinity)
     cache = PackCache(PackedStore(packed_folder(), model), EventLog()) if options.pack_cache else None
@@ -95,6 +97,7 @@ def measure(path: Path, options: BenchOptions, progress: Progress) -> BenchResul
         num_blocks=num_blocks,
         max_context=longest,
         max_running=max(options.streams, default=1),
+        kv_cache=options.kv_cache,
         progress=progress,
     )
     load_s = time.perf_counter() - started
@@ -132,13 +135,13 @@ def _decode_rate(runner: DecoderRunner, threads: int, tokens: int) -> float:
         other.close()
 
 
-def _check_fit(model: Model, longest: int, num_blocks: int) -> None:
+def _check_fit(model: Model, longest: int, kv_bytes: int) -> None:
     if longest > model.spec.max_context:
         raise ConfigError(
             f"--prompt, or --gen with the {STREAM_PROMPT} tokens of a stream's prompt, needs a context of {longest}; "
             f"this model takes at most {model.spec.max_context} tokens"
         )
-    needed = packed_size(model) + num_blocks * kv_block_bytes(model.spec, True)
+    needed = packed_size(model) + kv_bytes
     free = max(free_memory() - RESERVE, 0)
     if needed > free:
         raise MemoryPlanError(

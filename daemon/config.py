@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from ..cpu_kernels.kv_layout import KvCache
 from ..cpu_kernels.seating import Affinity
 
-KvFormat = Literal["f16", "f32"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 DEMO_ID = "isotherm-demo"
@@ -39,7 +39,7 @@ class Config:
     kv_gib: float | None = None
     max_running: int = 64
     max_queued: int = 256
-    kv_format: KvFormat = "f16"
+    kv_cache: KvCache = "int16"
     pack_cache: bool = True
     api_key_file: Path | None = None
     log_level: LogLevel = "info"
@@ -56,7 +56,7 @@ class Config:
         _check_range("kv-gib", self.kv_gib, 0, 1 << 20)
         _check_range("max-running", self.max_running, 1, self.max_step_tokens)
         _check_range("max-queued", self.max_queued, 1, 1 << 20)
-        _check_choice("kv-format", self.kv_format, get_args(KvFormat))
+        _check_choice("kv-cache", self.kv_cache, get_args(KvCache))
         _check_choice("affinity", self.affinity, get_args(Affinity))
         _check_choice("log-level", self.log_level, get_args(LogLevel))
 
@@ -68,10 +68,6 @@ class Config:
         path = self.model.resolve()
         name = readable((path.parent if path.suffix == ".safetensors" else path).name)
         return name.removesuffix(".gguf").split("-00001-of-")[0]
-
-    @property
-    def kv_half(self) -> bool:
-        return self.kv_format == "f16"
 
 
 def readable(path: str | os.PathLike[str]) -> str:

@@ -1,7 +1,6 @@
 """Whether a model fits: the memory plan of a load, made from shapes before any weight is read."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 GIB = 2**30
@@ -18,13 +17,17 @@ class MemoryPlanError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What a load asks for, in bytes and positions. kv_bytes None: as much as is useful."""
+    """What a load asks for, in bytes and positions.
+
+    kv_bytes None: as much as is useful. int8_bytes: what a block would take in int8, if it is to be of another kind.
+    """
 
     weight_bytes: int
     block_bytes: int
     block_size: int
     context: int
     kv_bytes: int | None = None
+    int8_bytes: int | None = None
 
     @property
     def context_blocks(self) -> int:
@@ -32,11 +35,8 @@ class Demand:
         return -(-self.context // self.block_size)
 
 
-def plan_blocks(demand: Demand, free_bytes: int, half: Callable[[], int] | None = None) -> int:
-    """How many KV blocks to allocate so that weights and cache fit into `free_bytes`. Raises MemoryPlanError.
-
-    half: bytes of a block in float16, if the demand is for float32; asked only to name a remedy.
-    """
+def plan_blocks(demand: Demand, free_bytes: int) -> int:
+    """How many KV blocks to allocate so that weights and cache fit into `free_bytes`. Raises MemoryPlanError."""
     left = free_bytes - RESERVE - demand.weight_bytes
     if left < demand.block_bytes:
         raise MemoryPlanError(
@@ -50,7 +50,7 @@ def plan_blocks(demand: Demand, free_bytes: int, half: Callable[[], int] | None 
     if needed > left:
         raise MemoryPlanError(
             f"a request of {demand.context} tokens needs {_gib(needed)} of KV cache, but beside the packed weights "
-            f"({_gib(demand.weight_bytes)}) only {_gib(left)} can be used; {_remedy(demand, left, half)}"
+            f"({_gib(demand.weight_bytes)}) only {_gib(left)} can be used; {_remedy(demand, left)}"
         )
     useful = demand.context_blocks * AUTO_CONTEXTS
     return max(demand.context_blocks, min(useful, int(left * AUTO_SHARE) // demand.block_bytes))
@@ -73,9 +73,9 @@ def _told(demand: Demand, left: int) -> int:
     return blocks
 
 
-def _remedy(demand: Demand, left: int, half: Callable[[], int] | None) -> str:
-    if half is not None and demand.context_blocks * half() <= left:
-        return "--kv-format f16 would fit"
+def _remedy(demand: Demand, left: int) -> str:
+    if demand.int8_bytes is not None and demand.context_blocks * demand.int8_bytes <= left:
+        return "--kv-cache int8 would fit"
     return f"--context {left // demand.block_bytes * demand.block_size} would fit"
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cpu_kernels.descriptor import N_LOGITS, N_QUERY_BLOCKS, N_TOKENS
-from ..cpu_kernels.layout import KV_BLOCK, QUERY_BLOCK
+from ..cpu_kernels.descriptor import N_LOGITS, N_PIECES, N_TOKENS
+from ..cpu_kernels.layout import KV_BLOCK
 from ..cpu_kernels.seating import Seating
 from ..cpu_kernels.team import Team
 from ..experts.cpu_ops import CpuOps, check_spec
@@ -20,6 +20,7 @@ from ..experts.spec import ModelSpec
 from ..experts.step_inputs import StepInputs, StepLimits
 from .events import EventLog
 from .pack_cache import PackCache
+from .query_blocks import lay_query_blocks
 from .step import Chunk, StepPlan
 
 __all__ = ["DecoderRunner", "kv_block_bytes", "load_runner", "load_weights"]
@@ -94,20 +95,15 @@ class DecoderRunner:
             _check_ids(f"{chunk.request_id}: block ids", chunk.block_table, self.num_blocks)
 
     def _lay_out(self, plan: StepPlan) -> int:
-        inputs, first, blocks, rows = self._inputs, 0, 0, 0
+        inputs, first, rows = self._inputs, 0, 0
         for sequence, chunk in enumerate(plan.chunks):
             count = len(chunk.tokens)
             self._lay_tokens(chunk, sequence, first)
-            starts = np.arange(first, first + count, QUERY_BLOCK)
-            here = slice(blocks, blocks + len(starts))
-            inputs.block_first[here] = starts
-            inputs.block_count[here] = np.minimum(QUERY_BLOCK, first + count - starts)
-            inputs.block_table[here] = inputs.tables[sequence].ctypes.data
             if chunk.sample:
                 inputs.logit_rows[rows] = first + count - 1
                 rows += 1
-            first, blocks = first + count, blocks + len(starts)
-        inputs.counts[[N_TOKENS, N_LOGITS, N_QUERY_BLOCKS]] = first, rows, blocks
+            first += count
+        inputs.counts[[N_TOKENS, N_LOGITS, N_PIECES]] = first, rows, lay_query_blocks(inputs, plan.chunks)
         return rows
 
     def _lay_tokens(self, chunk: Chunk, sequence: int, first: int) -> None:
@@ -147,19 +143,20 @@ def load_runner(
     threads: int | Seating,
     num_blocks: int,
     max_context: int,
+    kv_cache: str,
     max_step_tokens: int = 512,
     max_running: int = 64,
-    kv_half: bool = True,
     weights: PackedWeights | None = None,
     progress: Progress | None = None,
 ) -> DecoderRunner:
     """Record a model's program over its packed weights. Raises ModelError for what cannot be run.
 
-    weights: what `load_weights` gave for the same `threads`; without them they are packed now.
+    kv_cache: a kind of `kv_layout.KV_KINDS`. weights: what `load_weights` gave for the same `threads`; without them they
+    are packed now.
     """
     weights = weights or load_weights(model, threads=threads, progress=progress)
     limits = StepLimits(max_step_tokens, max_running, -(-max_context // KV_BLOCK))
-    cache = KvStore(model.spec, num_blocks, kv_half)
+    cache = KvStore(model.spec, num_blocks, kv_cache)
     if progress:
         progress("compiling kernels", 0, 1)
     runner = DecoderRunner(model.spec, weights, cache, limits, num_blocks, Seating.of(threads))

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cpu_kernels.attention import scratch_bytes
+from ..cpu_kernels.attention_rows import part_bytes
 from ..cpu_kernels.down import SCRATCH_BYTES as DOWN_BYTES
 from ..cpu_kernels.layout import KINDS, RECORDS, Record, padded, record_bytes
 from ..cpu_kernels.matmul import SCRATCH_BYTES
@@ -87,7 +88,9 @@ class Buffers:
         self.no_bias = aligned(1, 4 * padded(widest))
         self.scratch = aligned(threads, SCRATCH_BYTES)
         self.down_scratch = aligned(threads, DOWN_BYTES)
-        self.attention_scratch = aligned(threads, scratch_bytes(spec.num_heads, spec.num_kv_heads, spec.head_dim))
+        self.attention_scratch = aligned(threads, scratch_bytes(spec.num_heads, spec.num_kv_heads))
+        self.partials = aligned(limits.partials * spec.num_heads, part_bytes(spec.head_dim))
+        self.finished = np.zeros(tokens * spec.num_kv_heads, np.int64)
 
 
 def _branches(spec: ModelSpec, tokens: int) -> dict[str, Branch]:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cpu_kernels.attention_rows import MAX_HEAD_DIM
 from ..cpu_kernels.descriptor import N_LOGITS, N_TOKENS
 from ..cpu_kernels.down import FEW_PAIRS
 from ..cpu_kernels.down import MOST_TILES as DOWN_TILES
@@ -32,6 +33,10 @@ def check_spec(spec: ModelSpec) -> None:
     if spec.head_dim % HEAD_STEP:
         raise UnsupportedModelError(
             f"heads of {spec.head_dim} elements are not supported, only multiples of {HEAD_STEP}; use another model"
+        )
+    if spec.head_dim > MAX_HEAD_DIM:
+        raise UnsupportedModelError(
+            f"heads of {spec.head_dim} elements are not supported, only up to {MAX_HEAD_DIM}; use another model"
         )
 
 
@@ -111,7 +116,9 @@ class CpuOps:
             **_rows("scratch", self.buffers.attention_scratch),
             block_first=inputs.block_first.ctypes.data, block_count=inputs.block_count.ctypes.data,
             block_table=inputs.block_table.ctypes.data, positions=inputs.positions.ctypes.data,
-            **self._cache.fields(layer),
+            piece_block=inputs.piece_block.ctypes.data, piece_segment=inputs.piece_segment.ctypes.data,
+            block_partial=inputs.block_partial.ctypes.data, partials=self.buffers.partials.ctypes.data,
+            finished=self.buffers.finished.ctypes.data, **self._cache.fields(layer),
         )  # fmt: skip
         self._program.meet()
         read = KINDS[self._matrix(f"layers.{layer}.o").kind].record

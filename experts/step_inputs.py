@@ -13,11 +13,15 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
-    """The largest step: tokens, sequences, rows of logits and blocks per sequence."""
+    """The largest step: tokens, sequences, rows of logits and blocks per sequence.
+
+    partials: (token, segment) pairs of which attention can hold the parts while several workers share a context.
+    """
 
     tokens: int
     sequences: int
     blocks_per_sequence: int
+    partials: int = 512
 
     @property
     def positions(self) -> int:
@@ -30,7 +34,7 @@ class StepInputs:
     """counts: by `descriptor` slot. Per token: tokens, positions, slots (block * KV_BLOCK + offset).
 
     logit_rows: token rows whose logits are wanted. Per query block: first token row, number of tokens, address of its
-    sequence's block table.
+    sequence's block table, and where its parts lie if it is split. Per piece: its query block and segment.
     """
 
     limits: StepLimits
@@ -42,12 +46,17 @@ class StepInputs:
     block_first: Indices = field(init=False)
     block_count: Indices = field(init=False)
     block_table: Indices = field(init=False)
+    block_partial: Indices = field(init=False)
+    piece_block: Indices = field(init=False)
+    piece_segment: Indices = field(init=False)
     tables: Indices = field(init=False)  # [sequences, blocks_per_sequence]
 
     def __post_init__(self) -> None:
         most = self.limits
         self.counts = np.zeros(STEP_SLOTS, np.int64)
-        for name in ("tokens", "positions", "slots", "block_first", "block_count", "block_table"):
+        for name in ("tokens", "positions", "slots", "block_first", "block_count", "block_table", "block_partial"):
             setattr(self, name, np.zeros(most.tokens, np.int64))
+        for name in ("piece_block", "piece_segment"):
+            setattr(self, name, np.zeros(most.tokens + most.partials, np.int64))
         self.logit_rows = np.zeros(most.sequences, np.int64)
         self.tables = np.zeros((most.sequences, most.blocks_per_sequence), np.int64)

@@ -129,7 +129,7 @@ def _spec(
 
 def _ops(spec: ModelSpec, weights: PackedWeights, tokens: int, threads: int) -> tuple[CpuOps, StepInputs]:
     inputs = StepInputs(StepLimits(tokens, 1, 1))
-    return CpuOps(spec, weights, inputs, KvStore(spec, 1, True), threads), inputs
+    return CpuOps(spec, weights, inputs, KvStore(spec, 1, "f32"), threads), inputs
 
 
 def _feed(ops: CpuOps, x: Floats) -> None:

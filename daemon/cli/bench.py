@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
+from ...cpu_kernels.kv_layout import KvCache
 from ...cpu_kernels.seating import Affinity
+from ..config import Config
 from .bench_tables import curve_table, kernel_table, model_table, moe_table
 from .output import ExitCode, fail, out, refusals
 from .progress import progress_bars
@@ -19,10 +21,13 @@ if TYPE_CHECKING:
 _AUTO = "auto"
 _MOST_STREAMS, _MOST_THREADS, _MOST_TOKENS, _MOST_WIDTH = 512, 1024, 65536, 1 << 20
 _MODES = {  # the parameters that belong to one thing to measure
-    **dict.fromkeys(("model", "affinity", "prompt", "gen", "streams", "no_pack_cache"), "a model"),
+    **dict.fromkeys(("model", "affinity", "prompt", "gen", "streams", "kv_cache", "no_pack_cache"), "a model"),
     **dict.fromkeys(("moe", "weight_format", "tokens"), "--moe"),
     "kernels": "--kernels",
 }
+KvKind = Annotated[
+    str, typer.Option("--kv-cache", help="Numbers of the KV cache: int16, int8, f16, bf16, f32.", metavar="KIND")
+]
 NoPackCache = Annotated[
     bool, typer.Option("--no-pack-cache", help="Pack the weights in memory, and keep no file of them.")
 ]
@@ -58,6 +63,7 @@ def bench(
     streams: Annotated[
         str, typer.Option(help="How many streams to decode at the same time, one measurement each.")
     ] = "1,4,8",
+    kv_cache: KvKind = Config().kv_cache,
     no_pack_cache: NoPackCache = False,
     moe: Moe = None,
     weight_format: Annotated[str, typer.Option("--format", help="The format of the weights of --moe.")] = "q4_0",
@@ -86,6 +92,7 @@ def bench(
             prompt=prompt,
             gen=gen,
             streams=_numbers("--streams", streams, _MOST_STREAMS),
+            kv_cache=_kv_cache(kv_cache),
             pack_cache=not no_pack_cache,
         )
         _bench_model(model, options, as_json)
@@ -164,6 +171,12 @@ def _affinity(text: str) -> Affinity:
     if text not in get_args(Affinity):
         fail(f"--affinity is {text!r}; it must be one of {', '.join(get_args(Affinity))}", ExitCode.USAGE)
     return cast(Affinity, text)
+
+
+def _kv_cache(text: str) -> KvCache:
+    if text not in get_args(KvCache):
+        fail(f"--kv-cache is {text!r}; it must be one of {', '.join(get_args(KvCache))}", ExitCode.USAGE)
+    return cast(KvCache, text)
 
 
 def _numbers(option: str, text: str, most: int) -> tuple[int, ...]:

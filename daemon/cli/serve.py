@@ -17,9 +17,10 @@ from typing import Annotated, NoReturn, cast
 
 import typer
 
+from ...cpu_kernels.kv_layout import KvCache
 from ...cpu_kernels.seating import Affinity
 from ...experts.progress import Progress
-from ..config import Config, KvFormat, LogLevel, key_digests
+from ..config import Config, LogLevel, key_digests
 from ..paths import log_file
 from ..state import DaemonState, own_start, read_state, remove_state, write_state
 from .address import BindError, bind, is_local
@@ -82,7 +83,9 @@ def serve(
     kv_gib: KvGib = _DEFAULT.kv_gib,
     max_running: Annotated[int, typer.Option(help="Requests in one step of the model.")] = _DEFAULT.max_running,
     max_queued: MaxQueued = _DEFAULT.max_queued,
-    kv_format: Annotated[str, typer.Option(help="Numbers of the KV cache.", metavar="f16|f32")] = _DEFAULT.kv_format,
+    kv_cache: Annotated[
+        str, typer.Option(help="Numbers of the KV cache: int16, int8, f16, bf16, f32.", metavar="KIND")
+    ] = _DEFAULT.kv_cache,
     no_pack_cache: NoPackCache = not _DEFAULT.pack_cache,
     api_key_file: Keys = _DEFAULT.api_key_file,
     background: Annotated[bool, typer.Option("--background", help="Return as soon as the daemon is ready.")] = False,
@@ -109,7 +112,7 @@ def serve(
             kv_gib=kv_gib,
             max_running=max_running,
             max_queued=max_queued,
-            kv_format=cast(KvFormat, kv_format),  # the config checks it, in better words than the parser's
+            kv_cache=cast(KvCache, kv_cache),  # the config checks it, in better words than the parser's
             pack_cache=not no_pack_cache,
             api_key_file=api_key_file,
             log_level=cast(LogLevel, log_level),

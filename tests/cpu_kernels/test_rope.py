@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from isotherm.cpu_kernels import reference
+from isotherm.cpu_kernels import kv_reference, reference
 from isotherm.cpu_kernels.descriptor import N_TOKENS
 from isotherm.cpu_kernels.jit import kernel
+from isotherm.cpu_kernels.kv_layout import KV_KINDS, key_bytes, padded_head, part_bytes
 from isotherm.cpu_kernels.layout import KV_BLOCK
 from isotherm.cpu_kernels.rope import FIELDS, NO_NORM, NORM_ALL_HEADS, NORM_EACH_HEAD, rope_store
 from isotherm.cpu_kernels.simd import f32x16, micro_kernel
@@ -34,31 +35,42 @@ class Case:
             setattr(part, name, getattr(self, name)[chosen].copy())
         return part
 
-    def caches(self, dtype):
-        _, kv_heads, head_dim = self.shape
-        k_cache = np.zeros((BLOCKS, kv_heads, head_dim, KV_BLOCK), dtype)
-        return k_cache, np.zeros((BLOCKS, kv_heads, KV_BLOCK, head_dim), dtype)
-
-    def run(self, mode=NO_NORM, scale=1.0, dtype=np.float32, threads=1):
-        """(q, k cache, v cache) of the kernel."""
+    def run(self, mode=NO_NORM, scale=1.0, kind="f32", threads=1):
+        """(q, cache) of the kernel."""
         q, k, v = self.q.copy(), self.k.copy(), self.v.copy()
-        k_cache, v_cache = self.caches(dtype)
+        _, kv_heads, head_dim = self.shape
+        cache = np.zeros((BLOCKS, kv_heads, part_bytes(kind, head_dim)), np.uint8)
         fields = {"q": q, "q_stride": q.strides[0], "k": k, "k_stride": k.strides[0], "v": v, "v_stride": v.strides[0]}
         fields |= {"q_norm": self.q_norm, "k_norm": self.k_norm, "norm_mode": mode, "eps": EPS, "q_scale": scale}
         fields |= dict(zip(("heads", "kv_heads", "head_dim"), self.shape, strict=True))
         fields |= {"rotary_dim": self.rotary_dim, "cosines": self.cosines, "sines": self.sines}
-        fields |= {"positions": self.positions, "slots": self.slots, "k_cache": k_cache, "v_cache": v_cache}
-        fields |= {"kv_half": int(dtype == np.float16), "block_bytes": k_cache.strides[0]}
+        fields |= {"positions": self.positions, "slots": self.slots, "k_cache": cache}
+        fields |= {"v_cache": cache.ctypes.data + key_bytes(kind, head_dim), "kv_kind": KV_KINDS[kind].number}
+        fields |= {"block_bytes": cache.strides[0], "head_bytes": cache.strides[1]}
         run_op(rope_store, FIELDS, fields, step={N_TOKENS: len(q)}, threads=threads)
-        return q, k_cache, v_cache
+        return q, cache
+
+    def run_floats(self, mode=NO_NORM, scale=1.0):
+        """(q, k cache, v cache) of the kernel, the caches as numbers."""
+        q, cache = self.run(mode, scale)
+        _, kv_heads, head_dim = self.shape
+        row, at = padded_head(head_dim), key_bytes("f32", head_dim)
+        k = cache[:, :, :at].copy().view(np.float32).reshape(BLOCKS, kv_heads, row, KV_BLOCK)
+        v = cache[:, :, at:].copy().view(np.float32).reshape(BLOCKS, kv_heads, KV_BLOCK, row)
+        return q, k[:, :, :head_dim], v[..., :head_dim]
+
+    def caches(self):
+        _, kv_heads, head_dim = self.shape
+        k_cache = np.zeros((BLOCKS, kv_heads, head_dim, KV_BLOCK), np.float32)
+        return k_cache, np.zeros((BLOCKS, kv_heads, KV_BLOCK, head_dim), np.float32)
 
     def expected(self, mode=NO_NORM, scale=1.0):
-        """(q, k cache, v cache) of the definition, in float32."""
+        """(q, k cache, v cache) of the definition."""
         angles = self.cosines[self.positions], self.sines[self.positions]
         q = reference.rope(self._normed(self.q, self.q_norm, mode), *angles) * np.float32(scale)
         k = reference.rope(self._normed(self.k, self.k_norm, mode), *angles)
-        k_cache, v_cache = self.caches(np.float32)
-        reference.store_kv(k_cache, v_cache, k, self.v, self.slots)
+        k_cache, v_cache = self.caches()
+        kv_reference.store_kv(k_cache, v_cache, k, self.v, self.slots)
         return q, k_cache, v_cache
 
     @staticmethod
@@ -75,37 +87,58 @@ class Case:
 @pytest.mark.parametrize("head_dim", [8, 16, 24, 40, 64, 80, 96, 112, 128])
 def test_rope_store_is_its_definition(head_dim, mode):
     case = Case(5, head_dim=head_dim)
-    for got, expected in zip(case.run(mode, 0.25), case.expected(mode, 0.25), strict=True):
+    for got, expected in zip(case.run_floats(mode, 0.25), case.expected(mode, 0.25), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("rotary_dim", [2, 8, 12, 32, 34])
 def test_what_lies_beyond_the_rotary_part_is_left_as_it_is(rotary_dim):
     case = Case(3, head_dim=64, rotary_dim=rotary_dim)
-    got = case.run()
+    got = case.run_floats()
     for one, expected in zip(got, case.expected(), strict=True):
         np.testing.assert_allclose(one, expected, rtol=1e-5, atol=2e-6)
     np.testing.assert_array_equal(got[0][..., rotary_dim:], case.q[..., rotary_dim:])
 
 
-@pytest.mark.parametrize("head_dim", [8, 24, 64])
-def test_a_half_cache_holds_the_rounded_values(head_dim):
-    case = Case(33, head_dim=head_dim)
-    halves, floats = case.run(dtype=np.float16), case.run()
-    np.testing.assert_array_equal(halves[0], floats[0])
-    for half, whole in zip(halves[1:], floats[1:], strict=True):
-        np.testing.assert_array_equal(half, whole.astype(np.float16))
+@pytest.mark.parametrize("kind", KV_KINDS)
+@pytest.mark.parametrize("head_dim", [8, 16, 24, 40, 64, 80, 128, 256])
+def test_the_cache_holds_exactly_what_its_definition_says(head_dim, kind):
+    case = Case(BLOCKS * KV_BLOCK, head_dim=head_dim)
+    case.k[3], case.v[4] = 0, 0
+    case.k[5, :, 1] = 1e4
+    _, cache = case.run(kind=kind)
+    expected, _, _ = kv_reference.pack_kv(kind, *case.run_floats()[1:])
+    np.testing.assert_array_equal(cache, expected)
 
 
-def test_a_token_gets_the_same_bits_alone_and_by_two_threads():
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", ["int16", "int8"])
+def test_what_is_not_finite_gives_a_scale_that_is_no_number(kind, bad):
+    case = Case(3, head_dim=64)
+    case.slots[:] = 0, 1, 2
+    case.k[1, 0, 40], case.v[2, 1, 7] = bad, bad
+    _, cache = case.run(kind=kind)
+    size, at = KV_KINDS[kind].size, key_bytes(kind, 64)
+
+    def scales(head, start, count):
+        bits = cache[0, head, start : start + 32 * count].copy().view(np.uint16).astype(np.uint32) << 16
+        return bits.view(np.float32).reshape(count, KV_BLOCK)
+
+    # of key 1 in the first head both groups, as rotation mixes element 40 with 8; of value 2 in the second head
+    assert np.argwhere(np.isnan(scales(0, 64 * KV_BLOCK * size, 2))).tolist() == [[0, 1], [1, 1]]
+    assert np.argwhere(np.isnan(scales(1, at + 64 * KV_BLOCK * size, 1))).tolist() == [[0, 2]]
+
+
+@pytest.mark.parametrize("kind", KV_KINDS)
+def test_a_token_gets_the_same_bits_alone_and_by_two_threads(kind):
     case = Case(17)
-    q, k_cache, v_cache = case.run(NORM_EACH_HEAD, 0.3, threads=2)
+    q, cache = case.run(NORM_EACH_HEAD, 0.3, kind, threads=2)
+    alone = np.zeros_like(cache)
     for token in range(17):
-        q_alone, k_alone, v_alone = case.rows([token]).run(NORM_EACH_HEAD, 0.3)
+        q_alone, cache_alone = case.rows([token]).run(NORM_EACH_HEAD, 0.3, kind)
         np.testing.assert_array_equal(q_alone[0], q[token])
-        block, offset = divmod(int(case.slots[token]), KV_BLOCK)
-        np.testing.assert_array_equal(k_alone[block, :, :, offset], k_cache[block, :, :, offset])
-        np.testing.assert_array_equal(v_alone[block, :, offset], v_cache[block, :, offset])
+        alone |= cache_alone  # no two of them write the same bytes
+    np.testing.assert_array_equal(alone, cache)
 
 
 @micro_kernel()

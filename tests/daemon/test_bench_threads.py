@@ -139,7 +139,7 @@ def test_a_wrong_affinity_is_refused() -> None:
 
 
 def test_a_runner_on_other_threads_gives_the_same_bits(model: Path) -> None:
-    runner = load_runner(open_model(model), threads=1, num_blocks=4, max_context=64)
+    runner = load_runner(open_model(model), threads=1, num_blocks=4, max_context=64, kv_cache="f32")
     other: Any = runner.on_threads(2)
     plan = StepPlan((Chunk("a", [5, 6, 7], 0, [1], True),))
     try:

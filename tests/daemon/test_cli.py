@@ -46,7 +46,7 @@ def test_help_loads_nothing_heavy() -> None:
     ("arguments", "words"),
     [
         (("serve", "--threads", 0), "--threads is 0; it must lie between 1 and 1024"),
-        (("serve", "--kv-format", "q8"), "--kv-format is 'q8'; it must be one of f16, f32"),
+        (("serve", "--kv-cache", "q8"), "--kv-cache is 'q8'; it must be one of int16, int8, f16, bf16, f32"),
         (("serve", "--log-level", "loud"), "--log-level is 'loud'; it must be one of debug, info, warning, error"),
         (("serve", "--api-key-file", "nowhere"), "--api-key-file nowhere cannot be read"),
         (("bench", "--streams", "1,x"), "--streams is '1,x'; name numbers"),

@@ -3,13 +3,15 @@
 import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from isotherm.cpu_kernels.kv_layout import KV_KINDS
 from isotherm.daemon import paths
 from isotherm.daemon.assembly import context_of
-from isotherm.daemon.config import Config, ConfigError, key_digests, read_api_keys
+from isotherm.daemon.config import Config, ConfigError, KvCache, key_digests, read_api_keys
 from isotherm.daemon.memory import AUTO_CONTEXTS, GIB, RESERVE, Demand, MemoryPlanError, plan_blocks
 
 KIB = 2**10
@@ -25,7 +27,7 @@ KIB = 2**10
         ("kv_gib", -1.0, "--kv-gib"),
         ("max_running", 513, "--max-running"),
         ("max_queued", 0, "--max-queued"),
-        ("kv_format", "q8", "--kv-format"),
+        ("kv_cache", "q8", "--kv-cache"),
         ("log_level", "loud", "--log-level"),
         ("affinity", "sockets", "--affinity"),
     ],
@@ -108,10 +110,12 @@ def test_context_that_does_not_fit_is_refused_with_one_that_does() -> None:
     assert plan_blocks(demand(context=1600), free) == 100
 
 
-def test_half_precision_is_the_remedy_where_it_suffices() -> None:
+def test_a_cache_of_int8_is_the_remedy_where_it_suffices() -> None:
     free = GIB + RESERVE + 200 * 64 * KIB
-    with pytest.raises(MemoryPlanError, match="--kv-format f16 would fit"):
-        plan_blocks(demand(), free, half=lambda: 32 * KIB)
+    with pytest.raises(MemoryPlanError, match="--kv-cache int8 would fit"):
+        plan_blocks(demand(int8_bytes=34 * KIB), free)
+    with pytest.raises(MemoryPlanError, match="--context 3200 would fit"):
+        plan_blocks(demand(int8_bytes=60 * KIB), free)
 
 
 def test_cache_that_was_asked_for_is_given() -> None:
@@ -158,3 +162,7 @@ def test_planned_blocks_fit_and_hold_a_request(
         return
     assert weights + blocks * block + RESERVE <= free
     assert blocks * 16 >= context
+
+
+def test_every_kind_of_the_cache_can_be_chosen() -> None:
+    assert get_args(KvCache) == tuple(KV_KINDS)

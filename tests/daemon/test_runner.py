@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from isotherm.cpu_kernels.kv_layout import KV_KINDS
 from isotherm.daemon.events import EventLog
 from isotherm.daemon.runner import DecoderRunner, kv_block_bytes, load_weights
 from isotherm.daemon.step import Chunk, StepPlan
@@ -113,12 +114,18 @@ def test_a_closed_runner_refuses_to_run(folder: Path) -> None:
         feed(runner, [1], 0, (0,))
 
 
-@pytest.mark.parametrize("kv_half", [False, True])
-def test_kv_bytes_are_those_of_keys_and_values(kv_half: bool, folder: Path) -> None:
+# Per layer and KV head in a block of 16: keys and values of 16 elements each; with codes also the scales of a group of
+# keys and of each value, both padded to a line of 64 bytes.
+PART_BYTES = {"f32": 2048, "f16": 1024, "bf16": 1024, "int16": 1024 + 128, "int8": 512 + 128}
+
+
+@pytest.mark.parametrize("kind", KV_KINDS)
+def test_kv_bytes_are_those_of_keys_values_and_scales(kind: str, folder: Path) -> None:
     spec = open_model(folder).spec
-    with engine(folder, kv_half=kv_half, **LIMITS) as runner:
-        assert runner.kv_bytes_per_token == 2 * spec.num_layers * spec.kv_size * (2 if kv_half else 4)
-        assert kv_block_bytes(spec, kv_half) == 16 * runner.kv_bytes_per_token
+    assert spec.head_dim == 16
+    with engine(folder, kv_cache=kind, **LIMITS) as runner:
+        assert kv_block_bytes(spec, kind) == spec.num_layers * spec.num_kv_heads * PART_BYTES[kind]
+        assert kv_block_bytes(spec, kind) == 16 * runner.kv_bytes_per_token
 
 
 def test_a_token_reads_the_chosen_share_of_the_experts(folder: Path) -> None:

@@ -22,6 +22,7 @@ from support.tiny import ARCHITECTURES, VOCAB_SIZE, write_gguf
 
 # Every packed kind in some model.
 FORMATS = {"llama": "Q4_1", "mixtral": "Q4_0", "qwen2_moe": "Q8_0", "qwen3_moe": "F32", "olmoe": "F16"}
+KV_CACHES = {"llama": "int8", "mixtral": "int16", "qwen2_moe": "bf16", "qwen3_moe": "f32", "olmoe": "f16"}
 PROMPT = [int(token) for token in np.random.default_rng(5).integers(0, VOCAB_SIZE, 45)]
 COUNT = 8
 
@@ -69,7 +70,7 @@ class Witness:
 def witness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Witness]:
     path = tmp_path_factory.mktemp("models") / "tiny.gguf"
     write_gguf(path, request.param, FORMATS[request.param])
-    with engine(path, threads=2, num_blocks=80, max_context=80, kv_half=True) as runner:
+    with engine(path, threads=2, num_blocks=80, max_context=80, kv_cache=KV_CACHES[request.param]) as runner:
         yield Witness(runner)
 
 

@@ -51,7 +51,7 @@ def prompts() -> list[list[int]]:
 
 
 def written_by_engine(path: Path) -> list[Text]:
-    with engine(path, num_blocks=80, threads=2, kv_half=True) as runner:
+    with engine(path, num_blocks=80, threads=2, kv_cache="f16") as runner:
         texts, rows = greedy(runner, prompts(), COUNT)
     return [Text(*pair) for pair in zip(texts, rows, strict=True)]
 
@@ -115,7 +115,7 @@ def test_with_quantised_weights_the_tokens_part_within_the_noise(dense: list[Tex
 def test_the_noise_is_no_larger_than_that_of_llama_cpp(exact: list[Text], judged: list[Completion]) -> None:
     """Errors of the two best log-probabilities: ours along the exact text, theirs as far as they write it."""
     ours, theirs = [], []
-    with engine(smollm2_path(), threads=2, kv_half=True) as runner:
+    with engine(smollm2_path(), threads=2, kv_cache="f16") as runner:
         table = lane(runner)
         for prompt, text, judgement in zip(prompts(), exact, judged, strict=True):
             expected = log_softmax(text.rows)

@@ -22,7 +22,7 @@ def engine(
     max_context: int = 128,
     max_step_tokens: int = 64,
     max_running: int = 16,
-    kv_half: bool = False,
+    kv_cache: str = "f32",
 ) -> Iterator[DecoderRunner]:
     """A runner of the model at `path`; its workers end with the block."""
     runner = load_runner(
@@ -32,7 +32,7 @@ def engine(
         max_context=max_context,
         max_step_tokens=max_step_tokens,
         max_running=max_running,
-        kv_half=kv_half,
+        kv_cache=kv_cache,
     )
     try:
         yield runner

@@ -1,0 +1,221 @@
+"""Attention's micro-kernels for caches of codes: products of 16-bit integers, which are exact in any order.
+
+A query is rounded to codes as wide as those of a 16-bit cache. Its products with a group of a key's codes are summed as
+integers, then scaled. Weights times the scales of their values are rounded to codes relative to the largest of a
+row's stride, so that a row with a few large weights far away does not round the others off.
+"""
+
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from .attention_rows import (
+    CODES_ROW,
+    NEW,
+    OLD,
+    PART_HEAD,
+    PLACE,
+    QUERY,
+    QUERY_SCALE,
+    ROW,
+    SCORES_ROW,
+    STRIDE,
+    TILES,
+    each_row,
+    mask,
+    place_of,
+    soften_scores,
+)
+from .kv_layout import CODE_LIMIT, INT8, INT16
+from .kv_write import codes_at, larger, largest_bits
+from .layout import KV_BLOCK
+from .simd import Emit, Value, f32, f32x16, i8, i16x16, i32, i32x16, micro_kernel
+
+i16x32 = ir.VectorType(ir.IntType(16), 32)
+_SIZES = {INT16: 2, INT8: 1}
+_WEIGHT_LIMIT = 2 * CODE_LIMIT + 1  # 16 products of it and a value's code fit into 32 bits
+_INFINITY = 0x7F800000
+
+
+def dot_pairs(e: Emit, acc: Value, pairs: Value, pair: Value) -> Value:
+    """acc[lane] += the products of two 16-bit integers, of 16 lanes of `pairs` and the i32 `pair`."""
+    if e.tier.vnni:
+        return e.call("llvm.x86.avx512.vpdpwssd.512", i32x16, [acc, pairs, e.splat(pair)])
+    if e.tier.maddubs:
+        sums = [_multiply_half(e, pairs, e.splat(pair, 8), side) for side in (0, 1)]
+        order = ir.Constant(ir.VectorType(i32, 16), list(range(16)))
+        return e.b.add(acc, e.b.shuffle_vector(*sums, order))
+    both, shift = (pairs, e.splat(pair)), e.constant(i32x16, 16)
+    low = [e.b.ashr(e.b.shl(one, shift), shift) for one in both]
+    high = [e.b.ashr(one, shift) for one in both]
+    return e.b.add(e.b.add(acc, e.b.mul(*low)), e.b.mul(*high))
+
+
+def _multiply_half(e: Emit, pairs: Value, pair: Value, side: int) -> Value:
+    i16x16_ = ir.VectorType(ir.IntType(16), 16)
+    half = e.b.bitcast(e.shuffle(pairs, range(8 * side, 8 * side + 8)), i16x16_)
+    return e.call("llvm.x86.avx2.pmadd.wd", ir.VectorType(i32, 8), [half, e.b.bitcast(pair, i16x16_)])
+
+
+def _load(e: Emit, pointer: Value, offset: Value | int, kind: int) -> Value:
+    """16 pairs of codes of the cache, as 16-bit integers."""
+    if kind == INT16:
+        return e.load(i32x16, pointer, offset)
+    return e.b.bitcast(e.b.sext(e.load(ir.VectorType(i8, 32), pointer, offset), i16x32), i32x16)
+
+
+def _for_each_tile(e: Emit, width: Value, kind: Value, body: Callable[[int, int], None]) -> None:
+    """Emit body(rows of a tile, kind) for each case and branch to the one that `width` and `kind` name."""
+    for number in _SIZES:
+        for rows in TILES:
+            is_width = e.b.icmp_signed("==", width, e.const(rows))
+            with e.b.if_then(e.b.and_(is_width, e.b.icmp_signed("==", kind, e.const(number)))):
+                body(rows, number)
+
+
+def _store_codes(e: Emit, value: Value, inverse: Value, pointer: Value, offset: Value | int) -> None:
+    e.store(e.b.trunc(codes_at(e, value, inverse), i16x16), pointer, offset)
+
+
+def _scaling(e: Emit, largest: Value, limit: int) -> tuple[Value, Value]:
+    """From the bits of the largest magnitude: a scalar scale, NaN for what is not finite, and 1 / scale as a vector."""
+    magnitude, top = e.b.bitcast(largest, f32), ir.Constant(f32, float(limit))
+    some = e.b.fcmp_ordered(">", magnitude, ir.Constant(f32, 2.0**-100))
+    wild = e.b.icmp_signed(">=", largest, ir.Constant(i32, _INFINITY))
+    scale = e.b.select(wild, ir.Constant(f32, float("nan")), e.b.fdiv(magnitude, top))
+    inverse = e.b.select(some, e.b.fdiv(top, magnitude), ir.Constant(f32, 0.0))
+    return scale, e.splat(inverse)
+
+
+@micro_kernel()
+def open_codes(e: Emit, q: Value, row: Value, head_dim: Value) -> None:
+    """The query of a row as codes, with zeros to a whole chunk, and its scale."""
+    source, record = e.pointer(q), e.pointer(row)
+    chunks = e.b.lshr(e.b.add(head_dim, e.const(15)), e.const(4))
+
+    def load(index: Value) -> Value:
+        return e.load_some(source, e.b.shl(index, e.const(6)), e.b.sub(head_dim, e.b.shl(index, e.const(4))))
+
+    (largest,) = e.loop(chunks, [ir.Constant(i32, 0)], lambda i, top: [larger(e, top[0], largest_bits(e, load(i)))])
+    scale, inverse = _scaling(e, largest, CODE_LIMIT)
+    e.store(scale, record, QUERY_SCALE, 4)
+
+    def chunk(index: Value, _: list[Value]) -> list[Value]:
+        _store_codes(e, load(index), inverse, e.at(record, QUERY), e.b.shl(index, e.const(5)))
+        return []
+
+    e.loop(chunks, [], chunk)
+
+
+@micro_kernel()
+def score_codes(e: Emit, row: Value, place: Value, scores: Value, chunks: Value, width: Value, kind: Value) -> None:
+    """Scores of a tile's rows with the 16 keys of the block at `place`, to `scores`, but for the query's scale.
+
+    Meanwhile asks for the keys and values of a stride later.
+    """
+    queries, entry, target = e.at(e.pointer(row), QUERY), e.pointer(place), e.pointer(scores)
+    source, *coming = (e.pointer(place_of(e, entry, field)) for field in (0, 3, 4))
+
+    def tile(rows: int, number: int) -> None:
+        line, size = 2 * KV_BLOCK * _SIZES[number], 8 * 2 * KV_BLOCK * _SIZES[number]  # bytes of a pair, of a chunk
+        scales = e.at(source, e.b.mul(chunks, e.const(size)))
+
+        def chunk(index: Value, sums: list[Value]) -> list[Value]:
+            at, offset = e.b.shl(index, e.const(5)), e.b.mul(index, e.const(size))
+            for pointer in coming:
+                for start in range(0, size, 64):
+                    e.prefetch(e.at(pointer, start), offset)
+            for pair in range(8):
+                k = _load(e, e.at(source, pair * line), offset, number)
+                q = [e.load(i32, e.at(queries, one * ROW + 4 * pair), at, 4) for one in range(rows)]
+                sums = [dot_pairs(e, acc, k, one) for acc, one in zip(sums, q, strict=True)]
+            return sums
+
+        def group(index: Value, totals: list[Value]) -> list[Value]:
+            first = e.b.shl(index, e.const(1))
+            left = e.b.sub(chunks, first)
+            count = e.b.select(e.b.icmp_signed("<", left, e.const(2)), left, e.const(2))
+            start = [e.zero(i32x16)] * rows
+            sums = e.loop(count, start, lambda i, carried: chunk(e.b.add(first, i), carried))
+            scale = e.load_bfloat(scales, e.b.shl(index, e.const(5)))
+            return [e.fma(e.b.sitofp(one, f32x16), scale, all_) for one, all_ in zip(sums, totals, strict=True)]
+
+        groups = e.b.lshr(e.b.add(chunks, e.const(1)), e.const(1))
+        for one, total in enumerate(e.loop(groups, [e.zero()] * rows, group)):
+            e.store(total, target, one * SCORES_ROW)
+
+    _for_each_tile(e, width, kind, tile)
+
+
+@micro_kernel()
+def soften_codes(
+    e: Emit,
+    first_row: Value,
+    rows: Value,
+    scores: Value,
+    codes: Value,
+    places: Value,
+    scales_at: Value,
+    position: Value,
+    whole: Value,
+) -> None:
+    """Scores of rows become weights, and those codes; NEW follows. scales_at: bytes from values to their scales.
+
+    position: of the stride's first lane; whole: whether all rows see all of it.
+    """
+    base, lines, targets, table = (e.pointer(a) for a in (first_row, scores, codes, places))
+    values = [e.pointer(place_of(e, e.at(table, PLACE * block), 1)) for block in range(STRIDE)]
+    scales = [e.load_bfloat(pointer, scales_at) for pointer in values]
+
+    def row(index: Value, sees_all: bool) -> None:
+        record = e.at(base, e.b.mul(index, e.const(ROW)))
+        line = e.at(lines, e.b.mul(index, e.const(SCORES_ROW)))
+        target = e.at(targets, e.b.mul(index, e.const(CODES_ROW)))
+        q_scale = e.splat(e.load(f32, record, QUERY_SCALE, 4))
+        raw = [e.b.fmul(e.load(f32x16, line, 64 * block), q_scale) for block in range(STRIDE)]
+        seen = None if sees_all else mask(e, record, position)
+        weights = soften_scores(e, record, raw, seen)
+        scaled = [e.b.fmul(weight, scale) for weight, scale in zip(weights, scales, strict=True)]
+        if seen is not None:  # a scale there may be anything
+            scaled = [e.b.select(there, one, e.zero()) for there, one in zip(seen, scaled, strict=True)]
+        scale, inverse = _scaling(e, largest_bits(e, *scaled), _WEIGHT_LIMIT)
+        e.store(scale, record, NEW, 4)
+        for block, one in enumerate(scaled):
+            _store_codes(e, one, inverse, target, 32 * block)
+
+    each_row(e, rows, whole, row)
+
+
+@micro_kernel()
+def add_codes(
+    e: Emit, row: Value, codes: Value, places: Value, blocks: Value, chunks: Value, width: Value, kind: Value
+) -> None:
+    """A tile's accumulators = accumulators * OLD + weights @ values * NEW by their codes, over the stride's blocks."""
+    records, chances, table = e.pointer(row), e.pointer(codes), e.pointer(places)
+
+    def tile(rows: int, number: int) -> None:
+        line, size = 2 * KV_BLOCK * _SIZES[number], 8 * 2 * KV_BLOCK * _SIZES[number]  # bytes of a pair, of a chunk
+
+        def chunk(index: Value, _: list[Value]) -> list[Value]:
+            here = e.at(e.at(records, PART_HEAD), e.b.shl(index, e.const(6)))
+            column = e.b.mul(index, e.const(size))
+
+            def block(place: Value, totals: list[Value]) -> list[Value]:
+                entry = e.at(table, e.b.mul(place, e.const(PLACE)))
+                values, at = e.pointer(place_of(e, entry, 1)), e.b.shl(place, e.const(5))
+                sums = [e.zero(i32x16)] * rows
+                for pair in range(8):
+                    v = _load(e, e.at(values, pair * line), column, number)
+                    p = [e.load(i32, e.at(chances, one * CODES_ROW + 4 * pair), at, 4) for one in range(rows)]
+                    sums = [dot_pairs(e, acc, v, one) for acc, one in zip(sums, p, strict=True)]
+                return [e.b.fadd(all_, e.b.sitofp(one, f32x16)) for one, all_ in zip(sums, totals, strict=True)]
+
+            for one, total in enumerate(e.loop(blocks, [e.zero()] * rows, block)):
+                old, new = (e.splat(e.load(f32, records, one * ROW + field, 4)) for field in (OLD, NEW))
+                kept = e.b.fmul(e.load(f32x16, here, ROW * one), old)
+                e.store(e.fma(total, new, kept), here, ROW * one)
+            return []
+
+        e.loop(chunks, [], chunk)
+
+    _for_each_tile(e, width, kind, tile)
