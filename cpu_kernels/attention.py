@@ -17,8 +17,6 @@ from typing import Any
 from .attention_codes import add_codes, open_codes, score_codes, soften_codes
 from .attention_floats import add_floats, open_floats, score_floats, soften_floats
 from .attention_rows import (
-    CODES,
-    CODES_ROW,
     FIRST,
     GROUP_ROWS,
     LAST,
@@ -91,21 +89,22 @@ def _first_seen(d: Any, position: int) -> int:
 
 
 @kernel
-def _open_rows(d: Any, rows: int, query_block: int, kv_head: int, scratch: int) -> None:
-    """Take the queries and what each row may see; totals are empty."""
-    shared, head_dim = d[HEADS] // d[KV_HEADS], d[HEAD_DIM]
-    first_token, chunks = read_i64(d[BLOCK_FIRST] + 8 * query_block), (head_dim + 15) // 16
-    for row in range(rows):
-        record, token = scratch + ROWS + row * ROW, row // shared
+def _open_rows(d: Any, query_block: int, kv_head: int, scratch: int) -> None:
+    """Take the queries and what each row may see."""
+    shared, head_dim, record = d[HEADS] // d[KV_HEADS], d[HEAD_DIM], scratch + ROWS
+    for token in range(read_i64(d[BLOCK_COUNT] + 8 * query_block)):
         position = _position(d, query_block, token)
-        write_i32(record + FIRST, _first_seen(d, position))
-        write_i32(record + LAST, position)
-        q = d[Q] + (first_token + token) * d[Q_STRIDE] + (kv_head * shared + row % shared) * head_dim * 4
-        if d[KV_KIND] >= INT16:
-            open_codes(q, record, head_dim)
-        else:
-            open_floats(q, record, head_dim)
-        open_part(record + TOTAL, chunks)
+        row = read_i64(d[BLOCK_FIRST] + 8 * query_block) + token
+        q = d[Q] + row * d[Q_STRIDE] + kv_head * shared * head_dim * 4
+        for _ in range(shared):
+            write_i32(record + FIRST, _first_seen(d, position))
+            write_i32(record + LAST, position)
+            if d[KV_KIND] >= INT16:
+                open_codes(q, record, head_dim)
+            else:
+                open_floats(q, record, head_dim)
+            q += head_dim * 4
+            record += ROW
 
 
 @kernel
@@ -132,63 +131,61 @@ def _attend_floats(d: Any, scratch: int, first: int, rows: int, block: int, bloc
         for row in range(0, rows, width):
             target = scores + row * SCORES_ROW + index * KV_BLOCK * 4
             score_floats(first + row * ROW, scratch + PLACE * index, target, chunks, width, kind)
-    soften_floats(first, rows, scores, block * KV_BLOCK, whole)
+    soften_floats(first, scratch, rows, block * KV_BLOCK, whole)
     for row in range(0, rows, width):
-        add_floats(first + row * ROW, scores + row * SCORES_ROW, scratch, blocks, chunks, width, kind)
+        add_floats(first + row * ROW, row, scratch, blocks, chunks, width, kind)
 
 
 @kernel
 def _attend_codes(d: Any, scratch: int, first: int, rows: int, block: int, blocks: int, whole: int) -> None:
     """The same in a cache of codes."""
     kind, chunks, width = d[KV_KIND], (d[HEAD_DIM] + 15) // 16, _tile_rows(rows)
-    scores, codes = scratch + SCORES, scratch + CODES
+    scores = scratch + SCORES
     scales_at = chunks * 16 * KV_BLOCK * (1 if kind == INT8 else 2)
     for index in range(blocks):
         for row in range(0, rows, width):
             target = scores + row * SCORES_ROW + index * KV_BLOCK * 4
             score_codes(first + row * ROW, scratch + PLACE * index, target, chunks, width, kind)
-    soften_codes(first, rows, scores, codes, scratch, scales_at, block * KV_BLOCK, whole)
+    soften_codes(first, scratch, rows, scales_at, block * KV_BLOCK, whole)
     for row in range(0, rows, width):
-        add_codes(first + row * ROW, codes + row * CODES_ROW, scratch, blocks, chunks, width, kind)
+        add_codes(first + row * ROW, row, scratch, blocks, chunks, width, kind)
 
 
 @kernel
 def _attend_segment(d: Any, query_block: int, rows: int, kv_head: int, segment: int, scratch: int) -> None:
-    """The parts of all rows over what they see of a segment."""
+    """The parts of all rows over what they see of a segment, group by group: a group's rows stay in the first cache."""
     shared, chunks = d[HEADS] // d[KV_HEADS], (d[HEAD_DIM] + 15) // 16
-    for row in range(rows):
-        open_part(scratch + ROWS + row * ROW, chunks)
-    last = min(_position(d, query_block, rows // shared - 1), (segment + 1) * SEGMENT - 1)
-    oldest = max(_first_seen(d, _position(d, query_block, 0)), segment * SEGMENT)
-    for start in range(oldest // STRIDE_POSITIONS * STRIDE_POSITIONS, last + 1, STRIDE_POSITIONS):
-        block = start // KV_BLOCK
-        _place_blocks(d, scratch, read_i64(d[BLOCK_TABLE] + 8 * query_block), kv_head, block, last)
-        for row in range(0, rows, GROUP_ROWS):
-            count = min(GROUP_ROWS, rows - row)
-            newest = _position(d, query_block, (row + count - 1) // shared)
-            if newest < start or _first_seen(d, _position(d, query_block, row // shared)) >= start + STRIDE_POSITIONS:
-                continue
-            whole = (
-                _position(d, query_block, row // shared) >= start + STRIDE_POSITIONS - 1
-                and _first_seen(d, newest) <= start
-            )
-            blocks = min(STRIDE, min(newest, last) // KV_BLOCK + 1 - block)
-            first = scratch + ROWS + row * ROW
+    table = read_i64(d[BLOCK_TABLE] + 8 * query_block)
+    for row in range(0, rows, GROUP_ROWS):
+        first, count = scratch + ROWS + row * ROW, min(GROUP_ROWS, rows - row)
+        for each in range(count):
+            open_part(first + each * ROW, chunks)
+        oldest = _position(d, query_block, row // shared)
+        newest = _position(d, query_block, (row + count - 1) // shared)
+        last = min(newest, (segment + 1) * SEGMENT - 1)
+        begin = max(_first_seen(d, oldest), segment * SEGMENT) // STRIDE_POSITIONS * STRIDE_POSITIONS
+        for start in range(begin, last + 1, STRIDE_POSITIONS):
+            block, end = start // KV_BLOCK, start + STRIDE_POSITIONS
+            _place_blocks(d, scratch, table, kv_head, block, last)
+            blocks = min(STRIDE, last // KV_BLOCK + 1 - block)
+            whole = 1 if oldest >= end - 1 and _first_seen(d, newest) <= start else 0
             if d[KV_KIND] >= INT16:
-                _attend_codes(d, scratch, first, count, block, blocks, 1 if whole else 0)
+                _attend_codes(d, scratch, first, count, block, blocks, whole)
             else:
-                _attend_floats(d, scratch, first, count, block, blocks, 1 if whole else 0)
+                _attend_floats(d, scratch, first, count, block, blocks, whole)
 
 
 @kernel
-def _close_rows(d: Any, query_block: int, rows: int, kv_head: int, scratch: int) -> None:
-    """Divide the totals by the sums and write the rows' outputs."""
-    shared, head_dim = d[HEADS] // d[KV_HEADS], d[HEAD_DIM]
-    first_token = read_i64(d[BLOCK_FIRST] + 8 * query_block)
-    for row in range(rows):
-        out = d[OUT] + (first_token + row // shared) * d[OUT_STRIDE]
-        out += (kv_head * shared + row % shared) * head_dim * 4
-        finish_row(scratch + ROWS + row * ROW + TOTAL, out, head_dim)
+def _close_rows(d: Any, query_block: int, kv_head: int, scratch: int, at: int) -> None:
+    """Divide what lies `at` in the rows, a part or a total, by its sum: the rows' outputs."""
+    shared, head_dim, record = d[HEADS] // d[KV_HEADS], d[HEAD_DIM], scratch + ROWS + at
+    for token in range(read_i64(d[BLOCK_COUNT] + 8 * query_block)):
+        row = read_i64(d[BLOCK_FIRST] + 8 * query_block) + token
+        out = d[OUT] + row * d[OUT_STRIDE] + kv_head * shared * head_dim * 4
+        for _ in range(shared):
+            finish_row(record, out, head_dim)
+            out += head_dim * 4
+            record += ROW
 
 
 @kernel
@@ -196,12 +193,19 @@ def _attend_all(d: Any, query_block: int, rows: int, kv_head: int, scratch: int)
     """All segments of a query block, one after the other."""
     chunks = (d[HEAD_DIM] + 15) // 16
     last = _position(d, query_block, read_i64(d[BLOCK_COUNT] + 8 * query_block) - 1)
-    for segment in range(_first_seen(d, _position(d, query_block, 0)) // SEGMENT, last // SEGMENT + 1):
+    first = _first_seen(d, _position(d, query_block, 0)) // SEGMENT
+    if first == last // SEGMENT:  # merging with nothing would change no bit
+        _attend_segment(d, query_block, rows, kv_head, first, scratch)
+        _close_rows(d, query_block, kv_head, scratch, 0)
+        return
+    for row in range(rows):
+        open_part(scratch + ROWS + row * ROW + TOTAL, chunks)
+    for segment in range(first, last // SEGMENT + 1):
         _attend_segment(d, query_block, rows, kv_head, segment, scratch)
         for row in range(rows):
             record = scratch + ROWS + row * ROW
             merge_part(record + TOTAL, record, chunks)
-    _close_rows(d, query_block, rows, kv_head, scratch)
+    _close_rows(d, query_block, kv_head, scratch, TOTAL)
 
 
 @kernel
@@ -226,11 +230,13 @@ def _attend_one(d: Any, query_block: int, rows: int, kv_head: int, segment: int,
     if atomic_add(finished, 1) < segments - 1:
         return
     atomic_store(finished, 0)
+    for row in range(rows):
+        open_part(scratch + ROWS + row * ROW + TOTAL, chunks)
     for each in range(segments):
         part = _part_of(d, query_block, rows, kv_head, each)
         for row in range(rows):
             merge_part(scratch + ROWS + row * ROW + TOTAL, part + row * size, chunks)
-    _close_rows(d, query_block, rows, kv_head, scratch)
+    _close_rows(d, query_block, kv_head, scratch, TOTAL)
 
 
 @kernel
@@ -252,7 +258,7 @@ def attention(d: Any, step: Any, worker: int) -> None:
         query_block = read_i64(d[PIECE_BLOCK] + 8 * piece)
         segment = read_i64(d[PIECE_SEGMENT] + 8 * piece)
         rows = _rows_of(d, query_block)
-        _open_rows(d, rows, query_block, kv_head, scratch)
+        _open_rows(d, query_block, kv_head, scratch)
         if segment == ALL_SEGMENTS:
             _attend_all(d, query_block, rows, kv_head, scratch)
         else:

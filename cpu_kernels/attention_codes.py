@@ -10,7 +10,9 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from .attention_rows import (
+    CODES,
     CODES_ROW,
+    LOG2_E,
     NEW,
     OLD,
     PART_HEAD,
@@ -21,10 +23,8 @@ from .attention_rows import (
     SCORES_ROW,
     STRIDE,
     TILES,
-    each_row,
-    mask,
     place_of,
-    soften_scores,
+    soften,
 )
 from .kv_layout import CODE_LIMIT, INT8, INT16
 from .kv_write import codes_at, larger, largest_bits
@@ -82,7 +82,7 @@ def _scaling(e: Emit, largest: Value, limit: int) -> tuple[Value, Value]:
     magnitude, top = e.b.bitcast(largest, f32), ir.Constant(f32, float(limit))
     some = e.b.fcmp_ordered(">", magnitude, ir.Constant(f32, 2.0**-100))
     wild = e.b.icmp_signed(">=", largest, ir.Constant(i32, _INFINITY))
-    scale = e.b.select(wild, ir.Constant(f32, float("nan")), e.b.fdiv(magnitude, top))
+    scale = e.b.select(wild, ir.Constant(f32, float("nan")), e.b.fmul(magnitude, ir.Constant(f32, 1 / limit)))
     inverse = e.b.select(some, e.b.fdiv(top, magnitude), ir.Constant(f32, 0.0))
     return scale, e.splat(inverse)
 
@@ -98,7 +98,7 @@ def open_codes(e: Emit, q: Value, row: Value, head_dim: Value) -> None:
 
     (largest,) = e.loop(chunks, [ir.Constant(i32, 0)], lambda i, top: [larger(e, top[0], largest_bits(e, load(i)))])
     scale, inverse = _scaling(e, largest, CODE_LIMIT)
-    e.store(scale, record, QUERY_SCALE, 4)
+    e.store(e.b.fmul(scale, ir.Constant(f32, LOG2_E)), record, QUERY_SCALE, 4)
 
     def chunk(index: Value, _: list[Value]) -> list[Value]:
         _store_codes(e, load(index), inverse, e.at(record, QUERY), e.b.shl(index, e.const(5)))
@@ -149,52 +149,37 @@ def score_codes(e: Emit, row: Value, place: Value, scores: Value, chunks: Value,
 
 @micro_kernel()
 def soften_codes(
-    e: Emit,
-    first_row: Value,
-    rows: Value,
-    scores: Value,
-    codes: Value,
-    places: Value,
-    scales_at: Value,
-    position: Value,
-    whole: Value,
+    e: Emit, first_row: Value, scratch: Value, rows: Value, scales_at: Value, position: Value, whole: Value
 ) -> None:
-    """Scores of rows become weights, and those codes; NEW follows. scales_at: bytes from values to their scales.
-
-    position: of the stride's first lane; whole: whether all rows see all of it.
-    """
-    base, lines, targets, table = (e.pointer(a) for a in (first_row, scores, codes, places))
-    values = [e.pointer(place_of(e, e.at(table, PLACE * block), 1)) for block in range(STRIDE)]
+    """Scores of a group's rows become codes of weights (see `soften`). scales_at: bytes from values to their scales."""
+    base = e.pointer(scratch)
+    values = [e.pointer(place_of(e, e.at(base, PLACE * block), 1)) for block in range(STRIDE)]
     scales = [e.load_bfloat(pointer, scales_at) for pointer in values]
 
-    def row(index: Value, sees_all: bool) -> None:
-        record = e.at(base, e.b.mul(index, e.const(ROW)))
-        line = e.at(lines, e.b.mul(index, e.const(SCORES_ROW)))
-        target = e.at(targets, e.b.mul(index, e.const(CODES_ROW)))
-        q_scale = e.splat(e.load(f32, record, QUERY_SCALE, 4))
-        raw = [e.b.fmul(e.load(f32x16, line, 64 * block), q_scale) for block in range(STRIDE)]
-        seen = None if sees_all else mask(e, record, position)
-        weights = soften_scores(e, record, raw, seen)
+    def take(index: Value, weights: list[Value], seen: list[Value] | None) -> None:
         scaled = [e.b.fmul(weight, scale) for weight, scale in zip(weights, scales, strict=True)]
         if seen is not None:  # a scale there may be anything
             scaled = [e.b.select(there, one, e.zero()) for there, one in zip(seen, scaled, strict=True)]
         scale, inverse = _scaling(e, largest_bits(e, *scaled), _WEIGHT_LIMIT)
-        e.store(scale, record, NEW, 4)
+        e.store(scale, e.at(base, NEW), e.b.shl(index, e.const(2)), 4)
+        target = e.at(e.at(base, CODES), e.b.mul(index, e.const(CODES_ROW)))
         for block, one in enumerate(scaled):
             _store_codes(e, one, inverse, target, 32 * block)
 
-    each_row(e, rows, whole, row)
+    soften(e, first_row, base, rows, position, whole, take)
 
 
 @micro_kernel()
 def add_codes(
-    e: Emit, row: Value, codes: Value, places: Value, blocks: Value, chunks: Value, width: Value, kind: Value
+    e: Emit, row: Value, number: Value, scratch: Value, blocks: Value, chunks: Value, width: Value, kind: Value
 ) -> None:
-    """A tile's accumulators = accumulators * OLD + weights @ values * NEW by their codes, over the stride's blocks."""
-    records, chances, table = e.pointer(row), e.pointer(codes), e.pointer(places)
+    """Sums = sums * OLD + weights @ values * NEW, of the tile from row `number` of its group, over a stride."""
+    records, table = e.pointer(row), e.pointer(scratch)
+    chances = e.at(e.at(table, CODES), e.b.mul(number, e.const(CODES_ROW)))
+    factors = e.at(table, e.b.shl(number, e.const(2)))
 
-    def tile(rows: int, number: int) -> None:
-        line, size = 2 * KV_BLOCK * _SIZES[number], 8 * 2 * KV_BLOCK * _SIZES[number]  # bytes of a pair, of a chunk
+    def tile(rows: int, kind: int) -> None:
+        line, size = 2 * KV_BLOCK * _SIZES[kind], 8 * 2 * KV_BLOCK * _SIZES[kind]  # bytes of a pair, of a chunk
 
         def chunk(index: Value, _: list[Value]) -> list[Value]:
             here = e.at(e.at(records, PART_HEAD), e.b.shl(index, e.const(6)))
@@ -205,13 +190,13 @@ def add_codes(
                 values, at = e.pointer(place_of(e, entry, 1)), e.b.shl(place, e.const(5))
                 sums = [e.zero(i32x16)] * rows
                 for pair in range(8):
-                    v = _load(e, e.at(values, pair * line), column, number)
+                    v = _load(e, e.at(values, pair * line), column, kind)
                     p = [e.load(i32, e.at(chances, one * CODES_ROW + 4 * pair), at, 4) for one in range(rows)]
                     sums = [dot_pairs(e, acc, v, one) for acc, one in zip(sums, p, strict=True)]
                 return [e.b.fadd(all_, e.b.sitofp(one, f32x16)) for one, all_ in zip(sums, totals, strict=True)]
 
             for one, total in enumerate(e.loop(blocks, [e.zero()] * rows, block)):
-                old, new = (e.splat(e.load(f32, records, one * ROW + field, 4)) for field in (OLD, NEW))
+                old, new = (e.splat(e.load(f32, factors, field + 4 * one, 4)) for field in (OLD, NEW))
                 kept = e.b.fmul(e.load(f32x16, here, ROW * one), old)
                 e.store(e.fma(total, new, kept), here, ROW * one)
             return []

@@ -2,19 +2,21 @@
 
 from collections.abc import Callable
 
+from llvmlite import ir
+
 from .attention_rows import (
+    LOG2_E,
     OLD,
     PART_HEAD,
     PLACE,
     QUERY,
+    QUERY_SCALE,
     ROW,
+    SCORES,
     SCORES_ROW,
-    STRIDE,
     TILES,
-    each_row,
-    mask,
     place_of,
-    soften_scores,
+    soften,
 )
 from .kv_layout import BF16, F16, F32
 from .layout import KV_BLOCK
@@ -42,7 +44,9 @@ def _load(e: Emit, pointer: Value, offset: Value | int, kind: int) -> Value:
 @micro_kernel()
 def open_floats(e: Emit, q: Value, row: Value, head_dim: Value) -> None:
     """The query of a row, with zeros to a whole chunk."""
-    source, target = e.pointer(q), e.at(e.pointer(row), QUERY)
+    source, record = e.pointer(q), e.pointer(row)
+    target = e.at(record, QUERY)
+    e.store(ir.Constant(f32, LOG2_E), record, QUERY_SCALE, 4)
 
     def chunk(index: Value, _: list[Value]) -> list[Value]:
         at = e.b.shl(index, e.const(6))
@@ -85,49 +89,48 @@ def score_floats(e: Emit, row: Value, place: Value, scores: Value, chunks: Value
 
 
 @micro_kernel()
-def soften_floats(e: Emit, first_row: Value, rows: Value, scores: Value, position: Value, whole: Value) -> None:
-    """Scores of rows become weights. position: of the stride's first lane; whole: whether all rows see all of it."""
-    base, lines = e.pointer(first_row), e.pointer(scores)
+def soften_floats(e: Emit, first_row: Value, scratch: Value, rows: Value, position: Value, whole: Value) -> None:
+    """Scores of a group's rows become weights (see `soften`)."""
+    base = e.pointer(scratch)
 
-    def row(index: Value, sees_all: bool) -> None:
-        record = e.at(base, e.b.mul(index, e.const(ROW)))
-        line = e.at(lines, e.b.mul(index, e.const(SCORES_ROW)))
-        raw = [e.load(f32x16, line, 64 * block) for block in range(STRIDE)]
-        seen = None if sees_all else mask(e, record, position)
-        for block, weight in enumerate(soften_scores(e, record, raw, seen)):
+    def take(index: Value, weights: list[Value], _: list[Value] | None) -> None:
+        line = e.at(e.at(base, SCORES), e.b.mul(index, e.const(SCORES_ROW)))
+        for block, weight in enumerate(weights):
             e.store(weight, line, 64 * block)
 
-    each_row(e, rows, whole, row)
+    soften(e, first_row, base, rows, position, whole, take)
 
 
 @micro_kernel()
 def add_floats(
-    e: Emit, row: Value, scores: Value, places: Value, blocks: Value, chunks: Value, width: Value, kind: Value
+    e: Emit, row: Value, number: Value, scratch: Value, blocks: Value, chunks: Value, width: Value, kind: Value
 ) -> None:
-    """A tile's accumulators = accumulators * OLD + weights @ values, over the stride's blocks."""
-    records, chances, table = e.pointer(row), e.pointer(scores), e.pointer(places)
+    """Sums = sums * OLD + weights @ values, of the tile from row `number` of its group, over a stride."""
+    records, table = e.pointer(row), e.pointer(scratch)
+    chances = e.at(e.at(table, SCORES), e.b.mul(number, e.const(SCORES_ROW)))
+    factors = e.at(e.at(table, OLD), e.b.shl(number, e.const(2)))
 
-    def tile(rows: int, number: int) -> None:
-        size = _SIZES[number]
+    def tile(rows: int, kind: int) -> None:
+        size = _SIZES[kind]
         step = e.b.mul(chunks, e.const(KV_BLOCK * size))  # bytes of a position
 
         def chunk(index: Value, _: list[Value]) -> list[Value]:
             here = e.at(e.at(records, PART_HEAD), e.b.shl(index, e.const(6)))
             column = e.b.mul(index, e.const(KV_BLOCK * size))
 
-            def block(number_: Value, sums: list[Value]) -> list[Value]:
-                entry = e.at(table, e.b.mul(number_, e.const(PLACE)))
+            def block(place: Value, sums: list[Value]) -> list[Value]:
+                entry = e.at(table, e.b.mul(place, e.const(PLACE)))
                 values = e.at(e.pointer(place_of(e, entry, 1)), column)
-                line = e.at(chances, e.b.shl(number_, e.const(6)))
+                line = e.at(chances, e.b.shl(place, e.const(6)))
 
-                def position(place: Value, sums: list[Value]) -> list[Value]:
-                    v, at = _load(e, values, e.b.mul(place, step), number), e.b.shl(place, e.const(2))
+                def position(lane: Value, sums: list[Value]) -> list[Value]:
+                    v, at = _load(e, values, e.b.mul(lane, step), kind), e.b.shl(lane, e.const(2))
                     each = [e.load(f32, e.at(line, one * SCORES_ROW), at, 4) for one in range(rows)]
                     return [e.fma(e.splat(p), v, acc) for p, acc in zip(each, sums, strict=True)]
 
                 return e.loop(place_of(e, entry, 2), sums, position)
 
-            old = [e.splat(e.load(f32, records, one * ROW + OLD, 4)) for one in range(rows)]
+            old = [e.splat(e.load(f32, factors, 4 * one, 4)) for one in range(rows)]
             start = [e.b.fmul(e.load(f32x16, here, ROW * one), old[one]) for one in range(rows)]
             for one, total in enumerate(e.loop(blocks, start, block)):
                 e.store(total, here, ROW * one)

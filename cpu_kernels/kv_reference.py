@@ -52,7 +52,8 @@ def codes_of(x: Array, limit: int) -> tuple[Array, Array]:
     inverse = np.zeros_like(scales)
     np.divide(np.float32(1), scales, out=inverse, where=scales > 0)
     finite = np.isfinite(largest)
-    codes = np.rint(np.where(finite, x, 0) * np.where(finite, inverse, 0)).astype(np.int32)
+    products = np.where(finite, x, 0).astype(np.float64) * np.where(finite, inverse, 0)  # exact
+    codes = np.rint(products).astype(np.int32)
     return codes, np.where(finite, scales, np.float32(np.nan))
 
 
