@@ -137,9 +137,9 @@ def test_a_nan_in_the_context_is_not_hidden(kind, where):
         assert np.isnan(got).all() or (where == "exact_v" and kind in FLOATS and np.isnan(got[..., 3]).all())
 
 
-# ||got - exact|| / ||exact|| over 1000 positions of normal keys and values. Rounded keys count most: a product of a score
-# is off by up to 2^-12 of itself in float16, 2^-9 in bfloat16, and 2^-14 and 2^-8 of the largest of 32 in int16 and int8.
-# A third to a half is room for other numbers.
+# ||got - exact|| / ||exact|| over 1000 positions of normal keys and values. Rounded keys count most: a product of a
+# score is off by up to 2^-12 of itself in float16 and 2^-9 in bfloat16, and in int16 and int8 by 2^-14 and 2^-8 of the
+# largest of 32. A third to a half is room for other numbers.
 BUDGETS = {"f32": 1e-6, "f16": 7e-4, "bf16": 5e-3, "int16": 5e-4, "int8": 2e-2}
 
 
