@@ -20,12 +20,15 @@ TIERS = {
     "portable": {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""},
 }
 HOST = set(get_host_cpu_features().split(","))
-# Products of every kind with few and 8 tokens a call, also of numbers far apart, and experts, which also quantise.
+# Products of every kind with few and 8 tokens a call, also of numbers far apart, experts, which also quantise, and
+# attention over each kind of cache.
 DUMP = """
 import sys
 import numpy as np
 from isotherm.cpu_kernels.features import host_tier
+from isotherm.cpu_kernels.kv_layout import KV_KINDS
 from isotherm.cpu_kernels.layout import KINDS
+from support.kv import Cache, random_q, random_table
 from support.matrices import Bank, multiply, random_matrix, random_rows, run_experts
 
 assert host_tier().name == sys.argv[2], host_tier()
@@ -37,6 +40,10 @@ ids = np.array([[t % 3, (t + 1) % 3] for t in range(15)])
 for kind in KINDS:
     inner, outs, _ = run_experts(Bank.random(3, 96, 160, (kind,) * 3), random_rows(15, 96), ids)
     results |= {f"{kind} inner": inner, f"{kind} outs": outs}
+for kind in KV_KINDS:
+    for head_dim in (24, 128):
+        sequence = random_q(11, 12, head_dim), random_table(50, 48), 600
+        results[f"{kind} {head_dim} attention"] = Cache(50, 2, head_dim, kind).attend([sequence])[0]
 np.savez(sys.argv[1], **results)
 """
 
