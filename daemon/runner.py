@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cpu_kernels.descriptor import N_LOGITS, N_PIECES, N_TOKENS
+from ..cpu_kernels.kv_layout import KvCache
 from ..cpu_kernels.layout import KV_BLOCK
 from ..cpu_kernels.seating import Seating
 from ..cpu_kernels.team import Team
@@ -18,6 +19,7 @@ from ..experts.pack import PackedWeights, pack
 from ..experts.progress import Progress
 from ..experts.spec import ModelSpec
 from ..experts.step_inputs import StepInputs, StepLimits
+from .config import Config
 from .events import EventLog
 from .pack_cache import PackCache
 from .query_blocks import lay_query_blocks
@@ -143,16 +145,15 @@ def load_runner(
     threads: int | Seating,
     num_blocks: int,
     max_context: int,
-    kv_cache: str,
     max_step_tokens: int = 512,
     max_running: int = 64,
+    kv_cache: KvCache = Config().kv_cache,
     weights: PackedWeights | None = None,
     progress: Progress | None = None,
 ) -> DecoderRunner:
     """Record a model's program over its packed weights. Raises ModelError for what cannot be run.
 
-    kv_cache: a kind of `kv_layout.KV_KINDS`. weights: what `load_weights` gave for the same `threads`; without them they
-    are packed now.
+    weights: what `load_weights` gave for the same `threads`; without them they are packed now.
     """
     weights = weights or load_weights(model, threads=threads, progress=progress)
     limits = StepLimits(max_step_tokens, max_running, -(-max_context // KV_BLOCK))

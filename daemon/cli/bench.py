@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..bench import BenchOptions
 
 _AUTO = "auto"
+_DEFAULT = Config()
 _MOST_STREAMS, _MOST_THREADS, _MOST_TOKENS, _MOST_WIDTH = 512, 1024, 65536, 1 << 20
 _MODES = {  # the parameters that belong to one thing to measure
     **dict.fromkeys(("model", "affinity", "prompt", "gen", "streams", "kv_cache", "no_pack_cache"), "a model"),
@@ -63,7 +64,7 @@ def bench(
     streams: Annotated[
         str, typer.Option(help="How many streams to decode at the same time, one measurement each.")
     ] = "1,4,8",
-    kv_cache: KvKind = Config().kv_cache,
+    kv_cache: KvKind = _DEFAULT.kv_cache,
     no_pack_cache: NoPackCache = False,
     moe: Moe = None,
     weight_format: Annotated[str, typer.Option("--format", help="The format of the weights of --moe.")] = "q4_0",

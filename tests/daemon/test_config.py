@@ -8,10 +8,10 @@ from typing import get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from isotherm.cpu_kernels.kv_layout import KV_KINDS
+from isotherm.cpu_kernels.kv_layout import KV_KINDS, KvCache
 from isotherm.daemon import paths
 from isotherm.daemon.assembly import context_of
-from isotherm.daemon.config import Config, ConfigError, KvCache, key_digests, read_api_keys
+from isotherm.daemon.config import Config, ConfigError, key_digests, read_api_keys
 from isotherm.daemon.memory import AUTO_CONTEXTS, GIB, RESERVE, Demand, MemoryPlanError, plan_blocks
 
 KIB = 2**10

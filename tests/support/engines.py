@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from isotherm.cpu_kernels.kv_layout import KvCache
 from isotherm.daemon.runner import DecoderRunner, load_runner
 from isotherm.daemon.step import Chunk, StepPlan
 from isotherm.experts.model import open_model
@@ -22,7 +23,7 @@ def engine(
     max_context: int = 128,
     max_step_tokens: int = 64,
     max_running: int = 16,
-    kv_cache: str = "f32",
+    kv_cache: KvCache = "f32",
 ) -> Iterator[DecoderRunner]:
     """A runner of the model at `path`; its workers end with the block."""
     runner = load_runner(
