@@ -108,13 +108,16 @@ def _open_rows(d: Any, query_block: int, kv_head: int, scratch: int) -> None:
 
 
 @kernel
-def _place_blocks(d: Any, places: int, table: int, kv_head: int, block: int, last: int) -> None:
-    """Where the KV blocks of the stride from `block` on lie, for the head; last: the last position to read."""
+def _place_blocks(d: Any, places: int, table: int, kv_head: int, block: int, last: int, coming: int) -> None:
+    """Where the KV blocks of the stride from `block` on lie, for the head.
+
+    last: the last position to read; coming: the last that this worker will read soon.
+    """
     of_head, last_block = kv_head * d[HEAD_BYTES], last // KV_BLOCK
     for number in range(block, block + STRIDE):
         entry = places + PLACE * (number - block)
         base = read_i64(table + 8 * min(number, last_block)) * d[BLOCK_BYTES] + of_head
-        later = read_i64(table + 8 * min(number + STRIDE, last_block)) * d[BLOCK_BYTES] + of_head
+        later = read_i64(table + 8 * min(number + STRIDE, coming // KV_BLOCK)) * d[BLOCK_BYTES] + of_head
         write_i64(entry, d[K_CACHE] + base)
         write_i64(entry + 8, d[V_CACHE] + base)
         write_i64(entry + 16, min(KV_BLOCK, last + 1 - number * KV_BLOCK))
@@ -152,8 +155,13 @@ def _attend_codes(d: Any, scratch: int, first: int, rows: int, block: int, block
 
 
 @kernel
-def _attend_segment(d: Any, query_block: int, rows: int, kv_head: int, segment: int, scratch: int) -> None:
-    """The parts of all rows over what they see of a segment, group by group: a group's rows stay in the first cache."""
+def _attend_segment(
+    d: Any, query_block: int, rows: int, kv_head: int, segment: int, scratch: int, goes_on: bool
+) -> None:
+    """The parts of all rows over what they see of a segment, group by group: a group's rows stay in the first cache.
+
+    goes_on: whether this worker takes the next segment too.
+    """
     shared, chunks = d[HEADS] // d[KV_HEADS], (d[HEAD_DIM] + 15) // 16
     table = read_i64(d[BLOCK_TABLE] + 8 * query_block)
     for row in range(0, rows, GROUP_ROWS):
@@ -166,7 +174,7 @@ def _attend_segment(d: Any, query_block: int, rows: int, kv_head: int, segment: 
         begin = max(_first_seen(d, oldest), segment * SEGMENT) // STRIDE_POSITIONS * STRIDE_POSITIONS
         for start in range(begin, last + 1, STRIDE_POSITIONS):
             block, end = start // KV_BLOCK, start + STRIDE_POSITIONS
-            _place_blocks(d, scratch, table, kv_head, block, last)
+            _place_blocks(d, scratch, table, kv_head, block, last, newest if goes_on else last)
             blocks = min(STRIDE, last // KV_BLOCK + 1 - block)
             whole = 1 if oldest >= end - 1 and _first_seen(d, newest) <= start else 0
             if d[KV_KIND] >= INT16:
@@ -195,13 +203,13 @@ def _attend_all(d: Any, query_block: int, rows: int, kv_head: int, scratch: int)
     last = _position(d, query_block, read_i64(d[BLOCK_COUNT] + 8 * query_block) - 1)
     first = _first_seen(d, _position(d, query_block, 0)) // SEGMENT
     if first == last // SEGMENT:  # merging with nothing would change no bit
-        _attend_segment(d, query_block, rows, kv_head, first, scratch)
+        _attend_segment(d, query_block, rows, kv_head, first, scratch, False)
         _close_rows(d, query_block, kv_head, scratch, 0)
         return
     for row in range(rows):
         open_part(scratch + ROWS + row * ROW + TOTAL, chunks)
     for segment in range(first, last // SEGMENT + 1):
-        _attend_segment(d, query_block, rows, kv_head, segment, scratch)
+        _attend_segment(d, query_block, rows, kv_head, segment, scratch, True)
         for row in range(rows):
             record = scratch + ROWS + row * ROW
             merge_part(record + TOTAL, record, chunks)
@@ -220,7 +228,7 @@ def _part_of(d: Any, query_block: int, rows: int, kv_head: int, segment: int) ->
 def _attend_one(d: Any, query_block: int, rows: int, kv_head: int, segment: int, scratch: int) -> None:
     """One segment of a query block, and all that remains if the others are done."""
     chunks, size = (d[HEAD_DIM] + 15) // 16, _part_bytes(d[HEAD_DIM])
-    _attend_segment(d, query_block, rows, kv_head, segment, scratch)
+    _attend_segment(d, query_block, rows, kv_head, segment, scratch, False)
     part = _part_of(d, query_block, rows, kv_head, segment)
     for row in range(rows):
         open_part(part + row * size, chunks)

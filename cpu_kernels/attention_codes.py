@@ -12,6 +12,7 @@ from llvmlite import ir
 from .attention_rows import (
     CODES,
     CODES_ROW,
+    INVERSE,
     LOG2_E,
     NEW,
     OLD,
@@ -20,6 +21,7 @@ from .attention_rows import (
     QUERY,
     QUERY_SCALE,
     ROW,
+    SCORES,
     SCORES_ROW,
     STRIDE,
     TILES,
@@ -78,13 +80,13 @@ def _store_codes(e: Emit, value: Value, inverse: Value, pointer: Value, offset: 
 
 
 def _scaling(e: Emit, largest: Value, limit: int) -> tuple[Value, Value]:
-    """From the bits of the largest magnitude: a scalar scale, NaN for what is not finite, and 1 / scale as a vector."""
-    magnitude, top = e.b.bitcast(largest, f32), ir.Constant(f32, float(limit))
-    some = e.b.fcmp_ordered(">", magnitude, ir.Constant(f32, 2.0**-100))
-    wild = e.b.icmp_signed(">=", largest, ir.Constant(i32, _INFINITY))
-    scale = e.b.select(wild, ir.Constant(f32, float("nan")), e.b.fmul(magnitude, ir.Constant(f32, 1 / limit)))
-    inverse = e.b.select(some, e.b.fdiv(top, magnitude), ir.Constant(f32, 0.0))
-    return scale, e.splat(inverse)
+    """From the bits of the largest magnitudes in each lane: scales, NaN for what is not finite, and 1 / scale."""
+    magnitude = e.b.bitcast(largest, f32x16)
+    some = e.b.fcmp_ordered(">", magnitude, e.constant(f32x16, 2.0**-100))
+    wild = e.b.icmp_signed(">=", largest, e.constant(i32x16, _INFINITY))
+    scale = e.b.fmul(magnitude, e.constant(f32x16, 1 / limit))
+    scale = e.b.select(wild, e.constant(f32x16, float("nan")), scale)
+    return scale, e.b.select(some, e.b.fdiv(e.constant(f32x16, float(limit)), magnitude), e.zero())
 
 
 @micro_kernel()
@@ -97,8 +99,9 @@ def open_codes(e: Emit, q: Value, row: Value, head_dim: Value) -> None:
         return e.load_some(source, e.b.shl(index, e.const(6)), e.b.sub(head_dim, e.b.shl(index, e.const(4))))
 
     (largest,) = e.loop(chunks, [ir.Constant(i32, 0)], lambda i, top: [larger(e, top[0], largest_bits(e, load(i)))])
-    scale, inverse = _scaling(e, largest, CODE_LIMIT)
-    e.store(e.b.fmul(scale, ir.Constant(f32, LOG2_E)), record, QUERY_SCALE, 4)
+    scale, inverse = _scaling(e, e.splat(largest), CODE_LIMIT)
+    first = e.b.extract_element(e.b.fmul(scale, e.constant(f32x16, LOG2_E)), ir.Constant(i32, 0))
+    e.store(first, record, QUERY_SCALE, 4)
 
     def chunk(index: Value, _: list[Value]) -> list[Value]:
         _store_codes(e, load(index), inverse, e.at(record, QUERY), e.b.shl(index, e.const(5)))
@@ -160,13 +163,24 @@ def soften_codes(
         scaled = [e.b.fmul(weight, scale) for weight, scale in zip(weights, scales, strict=True)]
         if seen is not None:  # a scale there may be anything
             scaled = [e.b.select(there, one, e.zero()) for there, one in zip(seen, scaled, strict=True)]
-        scale, inverse = _scaling(e, largest_bits(e, *scaled), _WEIGHT_LIMIT)
-        e.store(scale, e.at(base, NEW), e.b.shl(index, e.const(2)), 4)
-        target = e.at(e.at(base, CODES), e.b.mul(index, e.const(CODES_ROW)))
+        e.store(largest_bits(e, *scaled), e.at(base, NEW), e.b.shl(index, e.const(2)), 4)
+        line = e.at(e.at(base, SCORES), e.b.mul(index, e.const(SCORES_ROW)))
         for block, one in enumerate(scaled):
-            _store_codes(e, one, inverse, target, 32 * block)
+            e.store(one, line, 64 * block)
+
+    def round_off(index: Value, _: list[Value]) -> list[Value]:
+        line = e.at(e.at(base, SCORES), e.b.mul(index, e.const(SCORES_ROW)))
+        target = e.at(e.at(base, CODES), e.b.mul(index, e.const(CODES_ROW)))
+        inverse = e.splat(e.load(f32, e.at(base, INVERSE), e.b.shl(index, e.const(2)), 4))
+        for block in range(STRIDE):
+            _store_codes(e, e.load(f32x16, line, 64 * block), inverse, target, 32 * block)
+        return []
 
     soften(e, first_row, base, rows, position, whole, take)
+    scale, inverse = _scaling(e, e.load(i32x16, base, NEW), _WEIGHT_LIMIT)
+    e.store(scale, base, NEW)
+    e.store(inverse, base, INVERSE)
+    e.loop(rows, [], round_off)
 
 
 @micro_kernel()

@@ -23,9 +23,10 @@ PLACE = 40
 SCORES = 192  # behind the places
 SCORES_ROW, CODES_ROW = STRIDE_POSITIONS * 4, STRIDE_POSITIONS * 2
 CODES = SCORES + GROUP_ROWS * SCORES_ROW
-# Of 16 each, by row of a group: maxima before and after a stride, what scales the accumulators and what a stride adds.
-BEFORE, TOPS, OLD, NEW = (CODES + GROUP_ROWS * CODES_ROW + 64 * line for line in range(4))
-ROWS = NEW + 64
+# Of 16 each, by row of a group: maxima before and after a stride, what scales the accumulators and what a stride adds,
+# and what makes codes of weights.
+BEFORE, TOPS, OLD, NEW, INVERSE = (CODES + GROUP_ROWS * CODES_ROW + 64 * line for line in range(5))
+ROWS = INVERSE + 64
 # In a part. Scores times QUERY_SCALE are exponents of 2; FIRST and LAST bound what the row sees (int32).
 MAXIMUM, QUERY_SCALE, FIRST, LAST = range(64, 80, 4)
 PART_HEAD = 128  # bytes before the accumulators

@@ -27,6 +27,8 @@ from .step import Chunk, StepPlan
 
 __all__ = ["DecoderRunner", "kv_block_bytes", "load_runner", "load_weights"]
 
+_DEFAULT = Config()
+
 
 class DecoderRunner:
     """A model on the CPU team (see `step.Runner`). Not thread-safe: one thread executes."""
@@ -147,7 +149,7 @@ def load_runner(
     max_context: int,
     max_step_tokens: int = 512,
     max_running: int = 64,
-    kv_cache: KvCache = Config().kv_cache,
+    kv_cache: KvCache = _DEFAULT.kv_cache,
     weights: PackedWeights | None = None,
     progress: Progress | None = None,
 ) -> DecoderRunner:
