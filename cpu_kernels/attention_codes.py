@@ -114,10 +114,10 @@ def open_codes(e: Emit, q: Value, row: Value, head_dim: Value) -> None:
 def score_codes(e: Emit, row: Value, place: Value, scores: Value, chunks: Value, width: Value, kind: Value) -> None:
     """Scores of a tile's rows with the 16 keys of the block at `place`, to `scores`, but for the query's scale.
 
-    Meanwhile asks for the keys and values of a stride later.
+    Meanwhile asks for the keys of a stride later.
     """
     queries, entry, target = e.at(e.pointer(row), QUERY), e.pointer(place), e.pointer(scores)
-    source, *coming = (e.pointer(place_of(e, entry, field)) for field in (0, 3, 4))
+    source, coming = (e.pointer(place_of(e, entry, field)) for field in (0, 3))
 
     def tile(rows: int, number: int) -> None:
         line, size = 2 * KV_BLOCK * _SIZES[number], 8 * 2 * KV_BLOCK * _SIZES[number]  # bytes of a pair, of a chunk
@@ -125,9 +125,8 @@ def score_codes(e: Emit, row: Value, place: Value, scores: Value, chunks: Value,
 
         def chunk(index: Value, sums: list[Value]) -> list[Value]:
             at, offset = e.b.shl(index, e.const(5)), e.b.mul(index, e.const(size))
-            for pointer in coming:
-                for start in range(0, size, 64):
-                    e.prefetch(e.at(pointer, start), offset)
+            for start in range(0, size, 64):
+                e.prefetch(e.at(coming, start), offset)
             for pair in range(8):
                 k = _load(e, e.at(source, pair * line), offset, number)
                 q = [e.load(i32, e.at(queries, one * ROW + 4 * pair), at, 4) for one in range(rows)]
@@ -187,7 +186,10 @@ def soften_codes(
 def add_codes(
     e: Emit, row: Value, number: Value, scratch: Value, blocks: Value, chunks: Value, width: Value, kind: Value
 ) -> None:
-    """Sums = sums * OLD + weights @ values * NEW, of the tile from row `number` of its group, over a stride."""
+    """Sums = sums * OLD + weights @ values * NEW, of the tile from row `number` of its group, over a stride.
+
+    Meanwhile asks for the values of a stride later.
+    """
     records, table = e.pointer(row), e.pointer(scratch)
     chances = e.at(e.at(table, CODES), e.b.mul(number, e.const(CODES_ROW)))
     factors = e.at(table, e.b.shl(number, e.const(2)))
@@ -201,7 +203,10 @@ def add_codes(
 
             def block(place: Value, totals: list[Value]) -> list[Value]:
                 entry = e.at(table, e.b.mul(place, e.const(PLACE)))
-                values, at = e.pointer(place_of(e, entry, 1)), e.b.shl(place, e.const(5))
+                values, coming = (e.pointer(place_of(e, entry, field)) for field in (1, 4))
+                at = e.b.shl(place, e.const(5))
+                for start in range(0, size, 64):
+                    e.prefetch(e.at(coming, start), column)
                 sums = [e.zero(i32x16)] * rows
                 for pair in range(8):
                     v = _load(e, e.at(values, pair * line), column, kind)
