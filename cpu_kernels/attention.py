@@ -30,6 +30,7 @@ from .attention_rows import (
     TILES,
     TOTAL,
     WIDEST,
+    ask_for,
     finish_row,
     merge_part,
     open_part,
@@ -155,6 +156,14 @@ def _attend_codes(d: Any, scratch: int, first: int, rows: int, block: int, block
 
 
 @kernel
+def _ask_for_stride(d: Any, table: int, kv_head: int, block: int, last: int) -> None:
+    """Prefetch the stride from `block` on: scores alone have too few loads under way to hide the memory's latency."""
+    for number in range(block, min(block + STRIDE, last // KV_BLOCK + 1)):
+        part = read_i64(table + 8 * number) * d[BLOCK_BYTES] + kv_head * d[HEAD_BYTES]
+        ask_for(d[K_CACHE] + part, 2 * (d[V_CACHE] - d[K_CACHE]))
+
+
+@kernel
 def _attend_segment(
     d: Any, query_block: int, rows: int, kv_head: int, segment: int, scratch: int, goes_on: bool
 ) -> None:
@@ -164,6 +173,9 @@ def _attend_segment(
     """
     shared, chunks = d[HEADS] // d[KV_HEADS], (d[HEAD_DIM] + 15) // 16
     table = read_i64(d[BLOCK_TABLE] + 8 * query_block)
+    oldest = max(_first_seen(d, _position(d, query_block, 0)), segment * SEGMENT)
+    end = min(_position(d, query_block, rows // shared - 1), (segment + 1) * SEGMENT - 1)
+    _ask_for_stride(d, table, kv_head, oldest // STRIDE_POSITIONS * STRIDE, end)
     for row in range(0, rows, GROUP_ROWS):
         first, count = scratch + ROWS + row * ROW, min(GROUP_ROWS, rows - row)
         for each in range(count):

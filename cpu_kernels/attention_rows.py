@@ -143,6 +143,18 @@ def _each_row(e: Emit, rows: Value, whole: Value, body: Callable[[Value, bool], 
 
 
 @micro_kernel()
+def ask_for(e: Emit, address: Value, size: Value) -> None:
+    """Prefetch `size` bytes, whole lines."""
+    base = e.pointer(address)
+
+    def line(index: Value, _: list[Value]) -> list[Value]:
+        e.prefetch(base, e.b.shl(index, e.const(6)))
+        return []
+
+    e.loop(e.b.lshr(size, e.const(6)), [], line)
+
+
+@micro_kernel()
 def open_part(e: Emit, part: Value, chunks: Value) -> None:
     """Nothing seen yet."""
     base = e.pointer(part)

@@ -1,6 +1,6 @@
 """The bytes of the paged KV cache, and the kinds of numbers that it can hold.
 
-A layer's cache is blocks of KV_BLOCK positions; a block is one part a KV head, and a part its keys, then its values.
+A layer's cache is blocks of KV_BLOCK positions; a block has one part a KV head, and a part its keys, then its values.
 D is head_dim padded to 16; what pads a head is zero in keys and not read in values.
 
 floats: keys [D][16 positions], values [16 positions][D].

@@ -44,7 +44,7 @@ ROWS, GROUP, SPAN = 16, 32, 64
 QUERY_BLOCK = 8  # most tokens of one sequence in a query block of the attention
 KV_BLOCK = 16  # positions in a block of the KV cache
 SUMS = {32: -8, 16: -32}  # by the columns of a sum, what a record multiplies it by
-SEGMENT = 512  # positions of a context that attention adds up by themselves
+SEGMENT = 1024  # positions of a context that attention adds up by themselves
 
 Record = Literal["plain", "bf16", "q8"]
 RECORDS: tuple[Record, ...] = ("plain", "bf16", "q8")

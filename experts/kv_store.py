@@ -15,8 +15,10 @@ class KvStore:
 
     def __init__(self, spec: ModelSpec, num_blocks: int, kind: str) -> None:
         self._kind, self._head_dim = kind, spec.head_dim
-        self._block_bytes = spec.num_kv_heads * part_bytes(kind, spec.head_dim)
-        self._layer_bytes = num_blocks * self._block_bytes
+        # head by head: blocks in a row are read as one stream
+        self._part_bytes = part_bytes(kind, spec.head_dim)
+        self._head_bytes = num_blocks * self._part_bytes
+        self._layer_bytes = spec.num_kv_heads * self._head_bytes
         self._memory = arena(spec.num_layers * self._layer_bytes)
 
     def fields(self, layer: int) -> dict[str, int]:
@@ -26,8 +28,8 @@ class KvStore:
             "k_cache": keys,
             "v_cache": keys + key_bytes(self._kind, self._head_dim),
             "kv_kind": KV_KINDS[self._kind].number,
-            "block_bytes": self._block_bytes,
-            "head_bytes": part_bytes(self._kind, self._head_dim),
+            "block_bytes": self._part_bytes,
+            "head_bytes": self._head_bytes,
         }
 
     @property

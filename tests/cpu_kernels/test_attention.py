@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from isotherm.cpu_kernels.kv_layout import KV_KINDS
-from isotherm.cpu_kernels.layout import QUERY_BLOCK, SEGMENT
+from isotherm.cpu_kernels.layout import KV_BLOCK, QUERY_BLOCK, SEGMENT
 from support.kv import Cache, random_q, random_table
 
+LONG = 3 * SEGMENT // KV_BLOCK + 1  # blocks of three segments and a little more
 FLOATS = [kind for kind, numbers in KV_KINDS.items() if not numbers.limit]
 CODES = [kind for kind, numbers in KV_KINDS.items() if numbers.limit]
 
@@ -43,7 +44,7 @@ def test_contexts_across_the_borders_of_blocks_and_strides(first, tokens, kind):
 @pytest.mark.parametrize("kind", ["f32", "int16"])
 @pytest.mark.parametrize("tokens, first", [(1, SEGMENT - 1), (1, SEGMENT), (5, SEGMENT - 2), (9, 3 * SEGMENT - 4)])
 def test_contexts_across_the_borders_of_segments(first, tokens, kind, split):
-    cache, table = Cache(110, 2, 16, kind), random_table(110, 100)
+    cache, table = Cache(LONG, 2, 16, kind), random_table(LONG, LONG)
     q = random_q(tokens, 6, 16)
     got = cache.attend([(q, table, first)], split=split)[0]
     assert_close(got, cache.expected(q, table, first), kind)
@@ -52,7 +53,7 @@ def test_contexts_across_the_borders_of_segments(first, tokens, kind, split):
 @pytest.mark.parametrize("kind", ["f32", "int8"])
 @pytest.mark.parametrize("window", [1, 2, 15, 16, 17, 64, 100, 1000])
 def test_a_window_hides_what_is_older(window, kind):
-    cache, table = Cache(50, 2, 24, kind), random_table(50, 48)
+    cache, table = Cache(LONG, 2, 24, kind), random_table(LONG, LONG)
     q = random_q(70, 4, 24)
     for first in (0, 140, SEGMENT - 10):
         assert_close(cache.attend([(q, table, first)], window)[0], cache.expected(q, table, first, window), kind)
@@ -75,7 +76,7 @@ def test_a_token_gets_the_same_bits_however_its_prompt_is_cut(shared, head_dim, 
 @pytest.mark.parametrize("kind", KV_KINDS)
 @pytest.mark.parametrize("window", [0, 100, SEGMENT + 3])
 def test_segments_that_are_shared_out_change_no_bit(window, kind):
-    cache, table = Cache(110, 2, 40, kind), random_table(110, 100)
+    cache, table = Cache(LONG, 2, 40, kind), random_table(LONG, LONG)
     for tokens, first in ((1, 3 * SEGMENT + 7), (2 * QUERY_BLOCK + 3, 2 * SEGMENT - 5)):
         q = random_q(tokens, 6, 40)
         (whole,) = cache.attend([(q, table, first)], window)

@@ -42,8 +42,8 @@ for kind in KINDS:
     results |= {f"{kind} inner": inner, f"{kind} outs": outs}
 for kind in KV_KINDS:
     for head_dim in (24, 128):
-        sequence = random_q(11, 12, head_dim), random_table(50, 48), 600
-        results[f"{kind} {head_dim} attention"] = Cache(50, 2, head_dim, kind).attend([sequence])[0]
+        sequence = random_q(11, 12, head_dim), random_table(80, 70), 1050
+        results[f"{kind} {head_dim} attention"] = Cache(80, 2, head_dim, kind).attend([sequence])[0]
 np.savez(sys.argv[1], **results)
 """
 

@@ -52,8 +52,9 @@ def test_what_has_no_room_for_its_parts_is_left_whole() -> None:
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DecoderRunner]:
     path = tmp_path_factory.mktemp("long")
-    write_hf(path, "llama", max_position_embeddings=2048)
-    with engine(path, threads=2, num_blocks=70, max_context=1100, kv_cache="int16") as runner:
+    write_hf(path, "llama", max_position_embeddings=4 * SEGMENT)
+    context = 2 * SEGMENT + 64
+    with engine(path, threads=2, num_blocks=context // KV_BLOCK, max_context=context, kv_cache="int16") as runner:
         yield runner
 
 
