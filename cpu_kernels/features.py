@@ -21,22 +21,34 @@ class Tier:
     """
 
     name: str
-    registers: int
-    bf16: bool  # vdpbf16ps on 512-bit registers
-    vnni: bool  # vpdpbusd on 512-bit registers
-    maddubs: bool  # vpmaddubsw on 256-bit registers
-    half: bool  # hardware float16 conversion
+    needs: tuple[frozenset[str], ...]  # alternatives: a CPU with all features of one of them will do
+    registers: int = 16
+    bf16: bool = False  # vdpbf16ps on 512-bit registers
+    vnni: int = 0  # bits of the widest vpdpbusd
+    avx2: bool = False  # vpmaddubsw, vpshufb and others on 256-bit registers
+    half: bool = False  # hardware float16 conversion
+
+
+_AVX2 = frozenset({"avx2", "fma", "f16c"})
+_VNNI_256 = _AVX2 | {"avx512f", "avx512vl", "avx512vnni"}
+_AVX512 = _VNNI_256 | {"avx512bw"}
+TIERS = (  # the best first
+    Tier("avx512_bf16", (_AVX512 | {"avx512bf16"},), registers=32, bf16=True, vnni=512, avx2=True, half=True),
+    Tier("avx512_vnni", (_AVX512,), registers=32, vnni=512, avx2=True, half=True),
+    Tier("avx_vnni", (_AVX2 | {"avxvnni"}, _VNNI_256), vnni=256, avx2=True, half=True),
+    Tier("avx2", (_AVX2,), avx2=True, half=True),
+    Tier("portable", (frozenset(),)),
+)
+
+
+def tiers_of(features: frozenset[str]) -> tuple[Tier, ...]:
+    """The tiers that `features` hold, the best first and the portable one last."""
+    return tuple(tier for tier in TIERS if any(needs <= features for needs in tier.needs))
 
 
 def tier_of(features: frozenset[str]) -> Tier:
-    """The best tier that `features` holds whole."""
-    if {"avx512f", "avx512bw", "avx512vl", "avx512vnni", "fma", "f16c"} <= features:
-        bf16 = "avx512bf16" in features
-        name = "avx512_bf16" if bf16 else "avx512_vnni"
-        return Tier(name, 32, bf16=bf16, vnni=True, maddubs=False, half=True)
-    if {"avx2", "fma", "f16c"} <= features:
-        return Tier("avx2", 16, bf16=False, vnni=False, maddubs=True, half=True)
-    return Tier("portable", 16, bf16=False, vnni=False, maddubs=False, half=False)
+    """The best tier that `features` hold."""
+    return tiers_of(features)[0]
 
 
 def host_tier() -> Tier:

@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from .features import host_tier
+from .features import Tier, host_tier
 from .jit import intrinsic
 
 LANES = 16
@@ -23,11 +23,14 @@ Value = Any  # llvmlite values carry no useful static types
 
 
 class Emit:
-    """An IRBuilder with the vocabulary of the kernels. Addresses are i64 values that came from memory."""
+    """An IRBuilder with the vocabulary of the kernels. Addresses are i64 values that came from memory.
 
-    def __init__(self, builder: Any) -> None:
+    tier: which instructions may be used; the best that this process generates code for, if none is given.
+    """
+
+    def __init__(self, builder: Any, tier: Tier | None = None) -> None:
         self.b = builder
-        self.tier = host_tier()
+        self.tier = tier or host_tier()
 
     # -- constants and scalars
     def const(self, value: int) -> Value:
@@ -125,6 +128,18 @@ class Emit:
     def shuffle(self, a: Value, order: Sequence[int]) -> Value:
         mask = ir.Constant(ir.VectorType(i32, len(order)), list(order))
         return self.b.shuffle_vector(a, ir.Constant(a.type, ir.Undefined), mask)
+
+    def halves(self, a: Value) -> list[Value]:
+        """The lower and the upper lanes of a vector."""
+        width = a.type.count // 2
+        return [self.shuffle(a, range(width * side, width * (side + 1))) for side in (0, 1)]
+
+    def join(self, halves: Sequence[Value]) -> Value:
+        """The vector with these halves."""
+        low, high = halves
+        return self.b.shuffle_vector(
+            low, high, ir.Constant(ir.VectorType(i32, 2 * low.type.count), list(range(2 * low.type.count)))
+        )
 
     def reduce(self, vector: Value, combine: Callable[[Value, Value], Value]) -> Value:
         """Fold the 16 lanes by halves: a fixed order, so the same sum on every CPU."""
@@ -247,21 +262,13 @@ class Emit:
 
         Exact on every tier for weights up to 255 and |activation| <= 127.
         """
-        if self.tier.vnni:
-            arguments = [acc, self.b.bitcast(weights, i32x16), self.splat(dword)]
-            return self.call("llvm.x86.avx512.vpdpbusd.512", i32x16, arguments)
-        return self._dot_by_bytes(acc, self.b.bitcast(weights, i32x16), self.splat(dword))
-
-    def sum_bytes(self, pointer: Value) -> Value:
-        """The sum of 16 signed bytes on a border of 16 bytes, an i32."""
-        if not self.tier.vnni:
-            return self.reduce(self.b.sext(self.load(ir.VectorType(i8, 16), pointer, 0, 16), i32x16), self.b.add)
-        four = ir.VectorType(i32, 4)
-        arguments = [self.zero(four), self.constant(four, 0x01010101), self.load(four, pointer, 0, 16)]
-        sums = self.call("llvm.x86.avx512.vpdpbusd.128", four, arguments)
-        for step in (2, 1):
-            sums = self.b.add(sums, self.shuffle(sums, [(lane + step) % 4 for lane in range(4)]))
-        return self.b.extract_element(sums, ir.Constant(i32, 0))
+        weights, activations = self.b.bitcast(weights, i32x16), self.splat(dword)
+        if self.tier.vnni == 512:
+            return self.call("llvm.x86.avx512.vpdpbusd.512", i32x16, [acc, weights, activations])
+        if self.tier.vnni == 256:
+            parts = zip(*(self.halves(value) for value in (acc, weights, activations)), strict=True)
+            return self.join([self.call("llvm.x86.avx512.vpdpbusd.256", part[0].type, part) for part in parts])
+        return self._dot_by_bytes(acc, weights, activations)
 
     def _dot_by_bytes(self, acc: Value, weights: Value, activations: Value) -> Value:
         for byte in range(4):
@@ -273,14 +280,13 @@ class Emit:
 
     def lookup(self, table: Sequence[int], codes: Value) -> Value:
         """Of 64 bytes below 16, the entry of a table of 16 bytes for each."""
-        if self.tier.vnni:
+        if self.tier.vnni == 512:
             entries = ir.Constant(i8x64, list(table) * 4)
             return self.call("llvm.x86.avx512.pshuf.b.512", i8x64, [entries, codes])
-        if self.tier.maddubs:
+        if self.tier.avx2:
             entries = ir.Constant(ir.VectorType(i8, 32), list(table) * 2)
-            halves = [self.shuffle(codes, range(32 * side, 32 * side + 32)) for side in (0, 1)]
-            found = [self.call("llvm.x86.avx2.pshuf.b", half.type, [entries, half]) for half in halves]
-            return self.b.shuffle_vector(*found, ir.Constant(ir.VectorType(i32, 64), list(range(64))))
+            halves = self.halves(codes)
+            return self.join([self.call("llvm.x86.avx2.pshuf.b", half.type, [entries, half]) for half in halves])
         values = [self.constant(i8x64, entry) for entry in table]
         for bit in range(4):
             digit = self.b.and_(codes, self.constant(i8x64, 1 << bit))
@@ -304,14 +310,17 @@ class Emit:
         return self.b.select(low, self.zero(), self.b.fmul(y, power))
 
 
-def micro_kernel(result: Any = types.void) -> Callable[[Callable[..., Value]], Any]:
-    """Make an @intrinsic of `emit(e, *arguments)`; every argument is an int64 (address, count or stride) or float."""
+def micro_kernel(result: Any = types.void, tier: Tier | None = None) -> Callable[[Callable[..., Value]], Any]:
+    """Make an @intrinsic of `emit(e, *arguments)`; every argument is an int64 (address, count or stride) or float.
+
+    tier: one of those that this CPU has; the best, if none is given.
+    """
 
     def decorate(emit: Callable[..., Value]) -> Any:
         # numba reads the parameter list, so it must be spelled out: one wrapper per arity
         def build(*argument_types: Any) -> Any:
             def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Value:
-                value = emit(Emit(builder), *arguments)
+                value = emit(Emit(builder, tier), *arguments)
                 return context.get_dummy_value() if result is types.void else value
 
             return result(*argument_types), codegen

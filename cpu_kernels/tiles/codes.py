@@ -6,10 +6,16 @@ from ..simd import Emit, Value, i8x64, i32x16
 
 def unsigned_codes(e: Emit, codes: Codes, span: Value, half: int, block: int) -> Value:
     """Of 4 columns (block 0 .. 7 of a group) x 16 rows, the weights in units of their scales, plus `offset`: bytes."""
+    stored = stored_codes(e, codes, span, half, block)
+    return e.lookup(codes.unsigned, stored) if codes.table else stored
+
+
+def stored_codes(e: Emit, codes: Codes, span: Value, half: int, block: int) -> Value:
+    """The same as they are stored, before any table: bytes."""
     value = _plane(e, span, codes.low_at, codes.low, half, block, 0)
     if codes.high:
         value = e.b.or_(value, _plane(e, span, codes.high_at, codes.high, half, block, codes.low))
-    return e.lookup(codes.unsigned, value) if codes.table else value
+    return value
 
 
 def _plane(e: Emit, span: Value, at: int, bits: int, half: int, block: int, position: int) -> Value:

@@ -8,6 +8,7 @@ So a result does not depend on how many tokens share a call, nor on the register
 from collections.abc import Callable
 from typing import Any
 
+from ..features import Tier
 from ..layout import GROUP, KINDS, SPAN, SUMS, Codes
 from ..simd import Emit, Value, f32, f32x16, i32, i32x16, i64, micro_kernel
 from .avx2 import dots_by_pairs
@@ -20,15 +21,18 @@ BLOCK = 8  # most activation records per call of a product
 # weights fresh from memory ran at two thirds of the speed.
 _BUSY, _AHEAD = 4, 4608
 
+_AT_ONCE = 4  # tokens whose sums fit into 16 registers of 256 bits, beside the weights
 
-def dot_tile(kind: str) -> Any:
+
+def dot_tile(kind: str, tier: Tier | None = None) -> Any:
     """The intrinsic `(count, w, spans, rows, out, out_stride)` for up to BLOCK records of one kind of codes.
 
     w: address of the tile; rows: address of int64[count], the records' addresses; out: float32 [count][16],
     out_stride bytes apart. One tile a call reads memory as one stream, which the prefetchers follow best.
+    tier: as for `micro_kernel`.
     """
 
-    @micro_kernel()
+    @micro_kernel(tier=tier)
     def dot(e: Emit, count: Value, w: Value, spans: Value, rows: Value, out: Value, out_stride: Value) -> None:
         def some(tokens: int, done: Value) -> None:
             table = e.at(e.pointer(rows), e.b.mul(done, e.const(8)))
@@ -53,13 +57,20 @@ def _some_records(
     records = [e.pointer(e.load(i64, table, 8 * t, 8)) for t in range(tokens)]
     codes, span_bytes = KINDS[kind].codes, KINDS[kind].span_bytes
     body = _integer_span(codes) if codes else eights_span
+    at_once = tokens if e.tier.registers >= 32 else _AT_ONCE
 
     def span(s: Value, totals: list[Value]) -> list[Value]:
         here = e.at(tile, e.b.mul(s, e.const(span_bytes)))
         if tokens >= _BUSY:
             for line in range(0, span_bytes, 64):
                 e.prefetch(here, _AHEAD + line)
-        return body(e, here, records, s, spans, totals)
+        sums: list[Value] = []
+        for first in range(0, tokens, at_once):
+            if first:
+                e.keep_order()  # else unpacked weights wait on the stack
+            some = slice(first, first + at_once)
+            sums += body(e, here, records[some], s, spans, totals[some])
+        return sums
 
     for t, total in enumerate(e.loop(spans, [e.zero()] * tokens, span)):
         e.store(total, target, e.b.mul(out_stride, e.const(t)), 4)
@@ -113,7 +124,7 @@ def _dots(e: Emit, codes: Codes, tile: Value, inputs: list[Value], place: int, s
     inputs = [e.at(x, GROUP * half) for x in inputs]
     blocks = [(half, codes.columns // 4 * part + i) for i in range(codes.columns // 4)]
     accs = [_correction(e, codes.columns, codes.offset, x, 4 * place) for x in sums]
-    if e.tier.maddubs:
+    if e.tier.avx2 and not e.tier.vnni:
         return [e.b.sitofp(dot, f32x16) for dot in dots_by_pairs(e, codes, tile, inputs, blocks, accs)]
     for _, block in blocks:
         weights = unsigned_codes(e, codes, tile, half, block)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..bfloat import dot_pairs
+from ..features import Tier
 from ..layout import KINDS
 from ..simd import Emit, Value, f32, f32x16, i32, i32x16, i64, micro_kernel
 
@@ -17,10 +18,10 @@ _STEP = 8  # vectors of weights per turn of the loop
 _BUSY, _AHEAD = 4, 4608  # as for integer weights: with so many tokens, ask for what lies so many bytes ahead
 
 
-def dot_floats(kind: str) -> Any:
+def dot_floats(kind: str, tier: Tier | None = None) -> Any:
     """The intrinsic `(count, w, spans, rows, out, out_stride)`, as `dot_tile` makes them, for a kind without codes."""
 
-    @micro_kernel()
+    @micro_kernel(tier=tier)
     def dot(e: Emit, count: Value, w: Value, spans: Value, rows: Value, out: Value, out_stride: Value) -> None:
         def some(tokens: int, done: Value) -> None:
             table = e.at(e.pointer(rows), e.b.mul(done, e.const(8)))
@@ -46,7 +47,7 @@ def dot_floats(kind: str) -> Any:
 def _sums(e: Emit, kind: str, tokens: int, tile: Value, spans: Value, table: Value) -> list[Value]:
     """The tile times `tokens` records, whose addresses are at `table`: f32x16 each."""
     records = [e.pointer(e.load(i64, table, 8 * t, 8)) for t in range(tokens)]
-    add, vector_bytes = _KINDS[kind]
+    add, vector_bytes = FLOATS[kind]
 
     def step(turn: Value, sums: list[Value]) -> list[Value]:
         here = e.at(tile, e.b.mul(turn, e.const(_STEP * vector_bytes)))
@@ -85,7 +86,7 @@ def _pairs(e: Emit, tile: Value, v: int, inputs: list[Value], sums: list[Value])
     return [dot_pairs(e, s, rows, e.load(i32, x, 4 * v, 4)) for x, s in zip(inputs, sums, strict=True)]
 
 
-_KINDS: dict[str, tuple[_Add, int]] = {
+FLOATS: dict[str, tuple[_Add, int]] = {
     "f32": (_columns(lambda e, tile, v: e.load(f32x16, tile, 64 * v, 64)), 64),
     "f16": (_columns(lambda e, tile, v: e.load_half(tile, 32 * v)), 32),
     "bf16": (_pairs, 64),

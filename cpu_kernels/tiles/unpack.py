@@ -4,6 +4,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from ..features import Tier
 from ..layout import CODES, GROUP, KINDS, SPAN
 from ..simd import Emit, Value, f32, f32x16, i8, i32, i32x16, micro_kernel
 from .codes import minima, scales, unsigned_codes
@@ -12,11 +13,14 @@ from .eights import unpack_eights
 _F32X4, _I32X4, _I8X4 = (ir.VectorType(kind, 4) for kind in (f32, i32, i8))
 
 
-def unpack_row(kind: str) -> Any:
-    """The intrinsic `(tile, lane, spans, out)`: row `lane` of a tile to float32[spans * 64] at `out`."""
+def unpack_row(kind: str, tier: Tier | None = None) -> Any:
+    """The intrinsic `(tile, lane, spans, out)`: row `lane` of a tile to float32[spans * 64] at `out`.
+
+    tier: as for `micro_kernel`.
+    """
     body = _unpack_integer if KINDS[kind].codes else _FLOATS[kind]
 
-    @micro_kernel()
+    @micro_kernel(tier=tier)
     def unpack(e: Emit, tile: Value, lane: Value, spans: Value, out: Value) -> None:
         source, target = e.pointer(tile), e.pointer(out)
 

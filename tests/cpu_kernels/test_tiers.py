@@ -1,21 +1,28 @@
 """The kernels' tests once more on narrower instruction sets than this machine's, and the same bits on all of them."""
 
+import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from isotherm.cpu_kernels.features import host_tier
+from isotherm.cpu_kernels.features import host_tier, tier_of
+from isotherm.cpu_kernels.layout import CODES
+from llvmlite import binding as llvm
 from numba.core.codegen import get_host_cpu_features
 
 HERE = Path(__file__).parent
 AVX2 = "+sse4.2,+popcnt,+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt"
 AVX512_VNNI = AVX2 + ",+avx512f,+avx512bw,+avx512vl,+avx512vnni"
+# The 256-bit instruction in the encoding of AVX-512, since a CPU with that seldom has the other; all else is the same.
+VNNI_256 = AVX2 + ",+avx512f,+avx512vl,+avx512vnni"
 TIERS = {
     "avx512_vnni": {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": AVX512_VNNI},
+    "avx_vnni": {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": VNNI_256},
     "avx2": {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": AVX2},
     "portable": {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""},
 }
@@ -45,6 +52,25 @@ for kind in KV_KINDS:
         sequence = random_q(11, 12, head_dim), random_table(80, 70), 1050
         results[f"{kind} {head_dim} attention"] = Cache(80, 2, head_dim, kind).attend([sequence])[0]
 np.savez(sys.argv[1], **results)
+"""
+
+# Kernels by name, all or those named: their assembly, or their IR. The cache must be empty: it holds neither.
+INSPECT = """
+import json
+import sys
+from isotherm.cpu_kernels import jit
+from isotherm.cpu_kernels.program import OPS
+from isotherm.cpu_kernels.tiles import PRODUCTS, READERS
+
+kernels = {f"{kind} product": (kernel, jit.PRODUCT_SIGNATURE) for kind, kernel in PRODUCTS.items()}
+kernels |= {f"{kind} reader": (kernel, jit.READER_SIGNATURE) for kind, kernel in READERS.items()}
+kernels |= {name: (op.kernel, jit.OP_SIGNATURE) for name, op in OPS.items()}
+kernels = {name: kernels[name] for name in sys.argv[3:] or kernels}
+for kernel, signature in kernels.values():
+    kernel.compile(signature)
+libraries = {name: kernel.overloads[signature].library for name, (kernel, signature) in kernels.items()}
+with open(sys.argv[1], "w") as file:
+    json.dump({name: getattr(library, sys.argv[2])() for name, library in libraries.items()}, file)
 """
 
 pytestmark = pytest.mark.timeout(900)  # compiles all kernels for each tier where the cache is cold
@@ -84,3 +110,53 @@ def test_products_have_the_same_bits_on(tier: str, tmp_path: Path) -> None:
         assert here.files == there.files
         for name in here.files:
             np.testing.assert_array_equal(here[name], there[name], err_msg=name)
+
+
+def inspect(tmp_path: Path, what: str, *names: str, **settings: str) -> dict[str, str]:
+    """By kernel its "get_asm_str" or "get_llvm_str", compiled under these settings."""
+    arguments = ["-c", INSPECT, str(tmp_path / "kernels.json"), what, *names]
+    run(arguments, NUMBA_CACHE_DIR=str(tmp_path / "cache"), **settings)
+    return json.loads((tmp_path / "kernels.json").read_text())
+
+
+def test_alder_lake_gets_its_own_products_and_nothing_of_avx512(tmp_path: Path) -> None:
+    if platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("the tiers are those of x86")
+    settings = {"NUMBA_CPU_NAME": "alderlake", "NUMBA_CPU_FEATURES": AVX2 + ",+avxvnni"}
+    # mask registers, vectors of 512 bits and those beyond 16 exist in AVX-512 alone
+    beyond = re.compile(r"zmm|%k[0-7]|[xy]mm(1[6-9]|2\d|3[01])")
+    for name, assembly in inspect(tmp_path, "get_asm_str", **settings).items():
+        assert beyond.search(assembly) is None, name
+        integer = name.endswith("product") and name.split()[0] in CODES
+        assert bool(re.search(r"vpdpbusd\s.*ymm", assembly)) == integer, name
+
+
+def test_portable_products_compile_for_arm(tmp_path: Path) -> None:
+    """What this machine can tell of another one: the IR is valid there and becomes vector instructions."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    try:
+        target = llvm.Target.from_triple("aarch64-unknown-linux-gnu")
+    except RuntimeError as error:
+        pytest.skip(f"this build of LLVM generates no code for ARM: {error}")
+    machine = target.create_target_machine(cpu="generic", features="+neon")
+    names = [f"{kind} {part}" for kind in ("bf16", "q4m", "q6", "iq4") for part in ("product", "reader")]
+    for name, text in inspect(tmp_path, "get_llvm_str", *names, **TIERS["portable"]).items():
+        assert "llvm.x86." not in text, name
+        module = llvm.parse_assembly(re.sub(r'^target .*|"target-[a-z]+"="[^"]*"', "", text, flags=re.MULTILINE))
+        module.triple, module.data_layout = target.triple, str(machine.target_data)
+        module.verify()
+        assembly = machine.emit_assembly(module)
+        if name.endswith("product"):
+            assert re.search(r"fmla\s+v\d+\.4s", assembly), name
+
+
+def test_the_best_tier_is_chosen() -> None:
+    def tier(features: str) -> str:
+        return tier_of(frozenset(features.replace("+", "").split(","))).name
+
+    assert tier(AVX2) == "avx2"
+    assert tier(AVX2 + ",+avxvnni") == "avx_vnni"
+    assert tier(VNNI_256) == "avx_vnni"
+    assert tier(VNNI_256 + ",+avxvnni,+avx512bw") == "avx512_vnni"
+    assert tier("+avx,+avxvnni") == "portable"
