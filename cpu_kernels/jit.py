@@ -39,6 +39,11 @@ def kernel(function: F) -> F:
     return cast(F, numba.njit(nogil=True, cache=True, error_model="numpy")(function))
 
 
+def passing_kernel(function: F) -> F:
+    """As `kernel` for a function that is made while the program runs, which no cache can tell from its like."""
+    return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
+
+
 def intrinsic(function: Callable[..., Any]) -> Any:
     """An instruction of our own: `function(typing_context, *types)` returns (signature, code generator)."""
     return _intrinsic(function)

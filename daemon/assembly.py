@@ -35,6 +35,7 @@ from .pack_cache import PackCache
 from .paths import cache_folder, packed_folder
 from .runner import DecoderRunner, kv_block_bytes, load_runner, load_weights
 from .scheduler import Scheduler
+from .self_test import check_ops
 from .throughput import Throughput
 from .tokenizer import Tokenizer
 
@@ -97,6 +98,7 @@ class Assembly:
     throughput: Throughput
     threads: int
     kv_bytes: int
+    tested_ops: int
     load_s: float
     created: int  # seconds since the epoch
 
@@ -107,6 +109,7 @@ class Assembly:
     def status(self) -> dict[str, Any]:
         """What /admin/status answers. Sizes in bytes, times in seconds."""
         stats, spec, events = self.engine.stats(), self.model.spec, self.engine.events
+        kernels = self.runner.tile_kernels
         return {
             "state": stats.state,
             "reason": stats.reason,
@@ -125,6 +128,7 @@ class Assembly:
             "affinity": self.config.affinity,
             "memory_nodes": self.runner.seating.nodes,
             "kernels": host_tier().name,
+            "self_test": {"kernels": len(kernels.chosen) + self.tested_ops, "replaced": kernels.replaced},
             "memory": {
                 "resident_bytes": psutil.Process().memory_info().rss,
                 "weight_bytes": self.runner.weight_bytes,
@@ -176,6 +180,9 @@ def assemble(config: Config, progress: Progress) -> Assembly:
     seating = seat(config, read_topology(), events)
     cache = PackCache(PackedStore(packed_folder(), model), events) if config.pack_cache else None
     weights = load_weights(model, threads=seating, cache=cache, progress=progress, events=events)
+    progress("testing kernels", 0, 1)
+    tested_ops = check_ops(model.spec, weights, config.kv_cache)
+    progress("testing kernels", 1, 1)
     runner = load_runner(
         model,
         threads=seating,
@@ -199,6 +206,7 @@ def assemble(config: Config, progress: Progress) -> Assembly:
         throughput=Throughput(),
         threads=seating.threads,
         kv_bytes=num_blocks * kv_block_bytes(model.spec, config.kv_cache),
+        tested_ops=tested_ops,
         load_s=time.monotonic() - started,
         created=int(time.time()),
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cpu_kernels.descriptor import N_LOGITS, N_PIECES, N_TOKENS
+from ..cpu_kernels.descriptor import ENTRY, N_LOGITS, N_PIECES, N_TOKENS
 from ..cpu_kernels.kv_layout import KvCache
 from ..cpu_kernels.layout import KV_BLOCK
 from ..cpu_kernels.seating import Seating
@@ -17,6 +17,7 @@ from ..experts.kv_store import KvStore, kv_block_bytes
 from ..experts.model import Model
 from ..experts.pack import PackedWeights, pack
 from ..experts.progress import Progress
+from ..experts.self_test import checked_kernels
 from ..experts.spec import ModelSpec
 from ..experts.step_inputs import StepInputs, StepLimits
 from .config import Config
@@ -48,6 +49,7 @@ class DecoderRunner:
         self.max_step_tokens = limits.tokens
         self.max_context = min(spec.max_context, limits.positions)
         self.weight_bytes, self.kv_bytes_per_token = weights.nbytes, cache.nbytes // (num_blocks * KV_BLOCK)
+        self.tile_kernels = weights.kernels
         self.active_weight_bytes_per_token = _active_bytes(spec, weights)
         self._spec, self._weights, self._cache = spec, weights, cache  # the program holds their addresses
         self._inputs = StepInputs(limits)
@@ -70,6 +72,11 @@ class DecoderRunner:
         """Another runner of the same weights and cache. Only one of them may run at a time; each must be closed."""
         seating = replace(self.seating, threads=threads)
         return DecoderRunner(self._spec, self._weights, self._cache, self._inputs.limits, self.num_blocks, seating)
+
+    @property
+    def num_ops(self) -> int:
+        """How many different ops the program has."""
+        return len(np.unique(self._program.rows[..., ENTRY]))
 
     def close(self) -> None:
         """Stop the workers. The runner cannot be used afterwards."""
@@ -128,7 +135,7 @@ def load_weights(
     progress: Progress | None = None,
     events: EventLog | None = None,
 ) -> PackedWeights:
-    """The packed weights of a model, from its cache if it has one.
+    """The packed weights of a model, from its cache if it has one, and tested kernels.
 
     threads: how many, or a seating that also says where they and their shares of the weights lie.
     Raises ModelError for what cannot be run.
@@ -138,6 +145,11 @@ def load_weights(
     if events:
         for name, count in weights.reencoded.items():
             events.record("weights_reencoded", f"{count} matrices of format {name} re-encoded to a packed kind")
+    if progress:
+        progress("testing kernels", 0, 1)
+    weights.kernels = checked_kernels(weights, events.record if events else None)
+    if progress:
+        progress("testing kernels", 1, 1)
     return weights
 
 

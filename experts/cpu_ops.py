@@ -14,7 +14,6 @@ from ..cpu_kernels.program import FrozenProgram, Program
 from ..cpu_kernels.rope import NO_NORM, NORM_ALL_HEADS, NORM_EACH_HEAD
 from ..cpu_kernels.rope import STEP as HEAD_STEP
 from ..cpu_kernels.routing import SOFTMAX_ALL, SOFTMAX_CHOSEN
-from ..cpu_kernels.tiles import product_address, reader_address
 from .buffers import Buffers, Routes, Rows
 from .errors import UnsupportedModelError
 from .kv_store import KvStore
@@ -47,6 +46,7 @@ class CpuOps:
         self, spec: ModelSpec, weights: PackedWeights, inputs: StepInputs, cache: KvStore, threads: int
     ) -> None:
         self._spec, self._weights, self._inputs, self._cache, self._threads = spec, weights, inputs, cache, threads
+        self._kernels = weights.kernels
         self._program = Program()
         self._keep: list[NDArray[np.generic]] = []  # tables whose addresses the program holds
         self.buffers = Buffers(spec, inputs.limits, threads)
@@ -65,7 +65,7 @@ class CpuOps:
     def embed(self) -> None:
         matrix = self._weights.matrices["embed"]
         self._program.add(
-            "embed", tokens=self._inputs.tokens.ctypes.data, reader=reader_address(matrix.kind), w=matrix.address,
+            "embed", tokens=self._inputs.tokens.ctypes.data, reader=self._kernels.reader(matrix.kind), w=matrix.address,
             tile_bytes=matrix.tile_bytes, spans=matrix.spans, **_rows("out", self.buffers.x),
             count_slot=N_TOKENS, share=matrix.share, gap=matrix.gap,
         )  # fmt: skip
@@ -161,10 +161,10 @@ class CpuOps:
         for shard in gate.shards:
             table, second = (self._table(here + part, shard.node) for part in ("gate", "up"))
             self._program.add(
-                "expert_gate_up", node=shard.node, x=x, x_stride=x_stride, product=product_address(gate.kind),
+                "expert_gate_up", node=shard.node, x=x, x_stride=x_stride, product=self._kernels.product(gate.kind),
                 table=table, tile_bytes=gate.tile_bytes, start=shard.first, tiles=shard.first + shard.tiles,
                 spans=gate.spans, chunk=_EXPERT_TILES, out=out, out_stride=out_stride,
-                second_x=second_x, second_x_stride=second_x_stride, second_product=product_address(up.kind),
+                second_x=second_x, second_x_stride=second_x_stride, second_product=self._kernels.product(up.kind),
                 second_table=second, second_tile_bytes=up.tile_bytes,
                 out_record=RECORDS.index(KINDS[down.kind].record), out_columns=padded(buffers.inner.columns),
                 offsets=buffers.routes.offsets.ctypes.data, order=buffers.routes.order.ctypes.data,
@@ -186,7 +186,7 @@ class CpuOps:
         }  # fmt: skip
         for shard in down.shards:
             self._program.add(
-                "expert_down", node=shard.node, x=x, x_stride=x_stride, product=product_address(down.kind),
+                "expert_down", node=shard.node, x=x, x_stride=x_stride, product=self._kernels.product(down.kind),
                 table=self._table(_prefix(layer, branch) + "down", shard.node), tile_bytes=down.tile_bytes,
                 start=shard.first, tiles=shard.first + shard.tiles, spans=down.spans,
                 chunk=min(DOWN_TILES, self._chunk(down)), **_rows("out", buffers.outs),
@@ -220,7 +220,7 @@ class CpuOps:
         for shard in matrix.shards:
             before = 4 * ROWS * shard.first  # bytes of the results of the tiles before
             self._program.add(
-                "linear", node=shard.node, x=address, x_stride=stride, product=product_address(matrix.kind),
+                "linear", node=shard.node, x=address, x_stride=stride, product=self._kernels.product(matrix.kind),
                 tile_bytes=matrix.tile_bytes,
                 w=shard.address, tiles=shard.tiles, spans=matrix.spans, chunk=self._chunk(matrix),
                 out=out.ctypes.data + before, out_stride=out.strides[0], bias=biases + before,

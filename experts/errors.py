@@ -2,7 +2,8 @@
 
 ModelError(ValueError)            the model cannot be served; the text names the file, the tensor and the remedy
 ├── CheckpointError               a file is broken: truncated, wrong magic, impossible sizes, a missing tensor
-└── UnsupportedModelError         a sound file that asks for what is not implemented: architecture, format, rope scaling
+├── UnsupportedModelError         a sound file that asks for what is not implemented: architecture, format, rope scaling
+└── KernelError                   this machine computes the model wrongly, by whatever kernel
 """
 
 
@@ -16,3 +17,7 @@ class CheckpointError(ModelError):
 
 class UnsupportedModelError(ModelError):
     """The checkpoint asks for something that is not implemented."""
+
+
+class KernelError(ModelError):
+    """Kernels give wrong numbers on this machine."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ..cpu_kernels.crew import Crew
 from ..cpu_kernels.layout import KINDS, ROWS, SPAN, packed_bytes, padded, padded_rows
 from ..cpu_kernels.seating import Seating
+from ..cpu_kernels.tiles.choice import TileKernels
 from .checkpoint import Tensor, check_unchanged, release
 from .codes import pack_rows
 from .errors import UnsupportedModelError
@@ -107,7 +108,8 @@ class Slot:
 class PackedWeights:
     """matrices by role, banks (a matrix per expert) by role, vectors float32 padded with zeros to whole spans.
 
-    All of them lie in the arena, in an equal part for each of `nodes` memory nodes.
+    from ..cpu_kernels.tiles.choice import TileKernels
+        All of them lie in the arena, in an equal part for each of `nodes` memory nodes.
     """
 
     arena: NDArray[np.uint8]
@@ -116,6 +118,7 @@ class PackedWeights:
     banks: dict[str, list[PackedMatrix]] = field(default_factory=dict)
     vectors: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     reencoded: Counter[str] = field(default_factory=Counter)  # format -> matrices that changed their numbers
+    kernels: TileKernels = field(default_factory=TileKernels)
 
     @classmethod
     def of(cls, slots: Sequence[Slot], arena: NDArray[np.uint8]) -> "PackedWeights":

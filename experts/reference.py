@@ -4,22 +4,41 @@ Shapes: T tokens, H hidden, V vocabulary, N query heads, G key/value heads, D he
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .model import Model
-from .spec import RopeSpec, RoutingSpec
+from .spec import ModelSpec, RopeSpec, RoutingSpec
 
 Array = NDArray[np.floating[Any]]
 Observer = Callable[[int, Array], None]
 
 
+class DenseTensors(Protocol):
+    """A model's tensors by role, as float32 (see `weights.Weights`)."""
+
+    def has(self, role: str) -> bool: ...
+
+    def dense(self, role: str) -> NDArray[np.float32]: ...
+
+    def dense_expert(self, role: str, expert: int) -> NDArray[np.float32]: ...
+
+
+class DenseModel(Protocol):
+    """What a model is, and its tensors."""
+
+    @property
+    def spec(self) -> ModelSpec: ...
+
+    @property
+    def weights(self) -> DenseTensors: ...
+
+
 class ReferenceDecoder:
     """Computes in `dtype` throughout; each weight is dequantised when it is needed and dropped again."""
 
-    def __init__(self, model: Model, dtype: DTypeLike = np.float64) -> None:
+    def __init__(self, model: DenseModel, dtype: DTypeLike = np.float64) -> None:
         self.spec = model.spec
         self.weights = model.weights
         self.dtype = np.dtype(dtype)

@@ -74,6 +74,9 @@ def _rows(data: dict[str, Any], url: str) -> Iterator[tuple[str, str]]:
         f"{data['tokens_per_second']:.1f} tokens/s in the last seconds, {data['generated_tokens']} since the start",
     )
     yield "kernels", f"{data['kernels']}, {_count(data['threads'], 'thread')}{_seats(data)}"
+    test = data["self_test"]
+    replaced = "".join(f"; {kernel} runs as {tier}" for kernel, tier in test["replaced"].items())
+    yield "self-test", f"passed ({_count(test['kernels'], 'kernel')}{replaced})"
     prefix = data["prefix_cache"]
     share = prefix["hit"] / prefix["queried"] if prefix["queried"] else 0.0
     yield "prefix cache", f"{share:.0%} of {prefix['queried']} prompt tokens were found"

@@ -91,7 +91,7 @@ def test_packed_weights_are_kept_after_the_measurement_and_read_by_the_next(mode
         measure(model, options, lambda stage, done, total: seen.setdefault(stage))
         return list(seen)
 
-    loading = ["compiling kernels", "measuring"]
+    loading = ["testing kernels", "compiling kernels", "measuring"]
     assert stages(replace(OPTIONS, pack_cache=False)) == ["packing weights", *loading]
     assert not packed_folder().exists()
     assert stages(OPTIONS) == ["packing weights", *loading, "storing packed weights"]

@@ -28,6 +28,7 @@ def status_data(**changes: Any) -> dict[str, Any]:
         "affinity": "none",
         "memory_nodes": 1,
         "kernels": "avx2",
+        "self_test": {"kernels": 5, "replaced": {"q4 product": "portable"}},
         "memory": {"resident_bytes": 2**30, "weight_bytes": 2**29, "kv_bytes": 2**28},
         "pack_cache": {"state": "writing", "path": "p.packed", "done_bytes": 2**28, "total_bytes": 2**29},
         "kv": {"format": "f16", "blocks": 8, "free_blocks": 6, "usage": 0.25},
@@ -58,6 +59,7 @@ def test_status_shows_formats_load_and_degradations() -> None:
         "1 running, 2 waiting",
         "12.3 tokens/s in the last seconds, 99 since the start",
         "kernels avx2, 2 threads",
+        "self-test passed (5 kernels; q4 product runs as portable)",
         "weights_reencoded x 3: [x]",
     ):
         assert words in text

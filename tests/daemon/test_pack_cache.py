@@ -83,10 +83,10 @@ def files() -> set[str]:
 
 def test_the_first_start_writes_after_the_load_and_the_second_packs_nothing(config: Config) -> None:
     first_assembly, first = start(config)
-    assert first == {"packing weights", "compiling kernels"}
+    assert first == {"packing weights", "testing kernels", "compiling kernels"}
     assert first_assembly.status()["pack_cache"]["state"] == "written"
     assembly, second = start(config)
-    assert second == {"reading packed weights", "compiling kernels"}
+    assert second == {"reading packed weights", "testing kernels", "compiling kernels"}
     assert assembly.status()["pack_cache"]["state"] == "read"
     assert assembly.status()["events"]["counts"] == {}
 
@@ -104,7 +104,7 @@ def test_a_damaged_store_is_told_by_the_status(config: Config, tmp_path: Path) -
 
 def test_without_the_cache_no_file_is_kept(config: Config) -> None:
     assembly, stages = start(replace(config, pack_cache=False))
-    assert stages == {"packing weights", "compiling kernels"}
+    assert stages == {"packing weights", "testing kernels", "compiling kernels"}
     assert assembly.status()["pack_cache"] is None
     assert not packed_folder().exists()
 
