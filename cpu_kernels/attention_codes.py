@@ -34,6 +34,7 @@ from .layout import KV_BLOCK
 from .simd import Emit, Value, f32, f32x16, i8, i16x16, i32, i32x16, micro_kernel
 
 i16x32 = ir.VectorType(ir.IntType(16), 32)
+_i16x16, _i32x8 = ir.VectorType(ir.IntType(16), 16), ir.VectorType(i32, 8)
 _SIZES = {INT16: 2, INT8: 1}
 _WEIGHT_LIMIT = 2 * CODE_LIMIT + 1  # 16 products of it and a value's code fit into 32 bits
 _INFINITY = 0x7F800000
@@ -41,22 +42,24 @@ _INFINITY = 0x7F800000
 
 def dot_pairs(e: Emit, acc: Value, pairs: Value, pair: Value) -> Value:
     """acc[lane] += the products of two 16-bit integers, of 16 lanes of `pairs` and the i32 `pair`."""
-    if e.tier.vnni:
+    if e.tier.vnni == 512:
         return e.call("llvm.x86.avx512.vpdpwssd.512", i32x16, [acc, pairs, e.splat(pair)])
-    if e.tier.maddubs:
-        sums = [_multiply_half(e, pairs, e.splat(pair, 8), side) for side in (0, 1)]
-        order = ir.Constant(ir.VectorType(i32, 16), list(range(16)))
-        return e.b.add(acc, e.b.shuffle_vector(*sums, order))
+    if e.tier.avx2:
+        halves = [_add_half(e, acc, pairs, e.splat(pair, 8), range(8 * side, 8 * side + 8)) for side in (0, 1)]
+        return e.b.shuffle_vector(*halves, ir.Constant(i32x16, list(range(16))))
     both, shift = (pairs, e.splat(pair)), e.constant(i32x16, 16)
     low = [e.b.ashr(e.b.shl(one, shift), shift) for one in both]
     high = [e.b.ashr(one, shift) for one in both]
     return e.b.add(e.b.add(acc, e.b.mul(*low)), e.b.mul(*high))
 
 
-def _multiply_half(e: Emit, pairs: Value, pair: Value, side: int) -> Value:
-    i16x16_ = ir.VectorType(ir.IntType(16), 16)
-    half = e.b.bitcast(e.shuffle(pairs, range(8 * side, 8 * side + 8)), i16x16_)
-    return e.call("llvm.x86.avx2.pmadd.wd", ir.VectorType(i32, 8), [half, e.b.bitcast(pair, i16x16_)])
+def _add_half(e: Emit, acc: Value, pairs: Value, pair: Value, lanes: range) -> Value:
+    """As above for 8 of the lanes."""
+    total, half = e.shuffle(acc, lanes), e.shuffle(pairs, lanes)
+    if e.tier.vnni:
+        return e.call("llvm.x86.avx512.vpdpwssd.256", _i32x8, [total, half, pair])
+    products = [e.b.bitcast(value, _i16x16) for value in (half, pair)]
+    return e.b.add(total, e.call("llvm.x86.avx2.pmadd.wd", _i32x8, products))
 
 
 def _load(e: Emit, pointer: Value, offset: Value | int, kind: int) -> Value:
