@@ -108,8 +108,7 @@ class Slot:
 class PackedWeights:
     """matrices by role, banks (a matrix per expert) by role, vectors float32 padded with zeros to whole spans.
 
-    from ..cpu_kernels.tiles.choice import TileKernels
-        All of them lie in the arena, in an equal part for each of `nodes` memory nodes.
+    All of them lie in the arena, in an equal part for each of `nodes` memory nodes.
     """
 
     arena: NDArray[np.uint8]
