@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from .layout import SPAN
-from .simd import Emit, Value, f32x16, i16, i32x16, micro_kernel
+from .simd import Emit, Value, f32x16, i16, i32x16
 
 
 def dot_pairs(e: Emit, acc: Value, weights: Value, pair: Value) -> Value:
@@ -49,10 +49,3 @@ def store_span(e: Emit, values: Sequence[Value], record: Value, index: Value) ->
     at = e.b.mul(index, e.const(2 * SPAN))
     for part, value in enumerate(values):
         _store_bfloat(e, value, e.at(record, 32 * part), at)
-
-
-@micro_kernel()
-def round_span(e: Emit, values: Value, record: Value, index: Value) -> None:
-    """The 64 float32 at `values` to span `index` of a bf16 record."""
-    source = e.pointer(values)
-    store_span(e, [e.load(f32x16, source, at) for at in range(0, 4 * SPAN, 64)], e.pointer(record), index)

@@ -1,14 +1,14 @@
 """Matrix products over packed tiles: linear layers, embedding lookup, and the first product of an expert.
 
 Work is claimed in chunks of tiles. Each worker has a scratch area: int64[8] record addresses, then float32 [8][64]
-results for each of two matrices, then 64 intermediate values, then int64[8] record addresses for the second matrix.
+results for each of two matrices, then int64[8] record addresses for the second matrix.
 """
 
 from typing import Any
 
 from numba import float32
 
-from .bfloat import round_span
+from .bfloat import store_span
 from .descriptor import COUNTER, slots
 from .jit import call_product, call_reader, kernel
 from .layout import RECORDS, ROWS, SPAN
@@ -17,8 +17,7 @@ from .norm import quantise_span
 from .simd import Emit, Value, f32x16, micro_kernel
 from .tiles import BLOCK
 
-SCRATCH_BYTES = 4608
-_FIRST_RESULT, _SECOND_RESULT, _HIDDEN, _SECOND_ROWS = 64, 64 + 2048, 64 + 4096, 64 + 4096 + 256
+_FIRST_RESULT, _SECOND_RESULT, _SECOND_ROWS, SCRATCH_BYTES = 64, 64 + 2048, 64 + 4096, 64 + 4096 + 64
 FOUR = SPAN // ROWS  # tiles per step of the expert's first product: their rows are a span of the next product's record
 _ROW_BYTES = 4 * SPAN  # of a token's results
 _PLAIN, _BF16, _Q8 = range(len(RECORDS))  # what out_record says
@@ -38,26 +37,32 @@ def _add_tile(e: Emit, source: Value, target: Value, bias: Value) -> None:
     e.store(e.b.fadd(e.load(f32x16, e.pointer(target)), value), e.pointer(target), 0, 4)
 
 
-@micro_kernel()
-def _silu_product(e: Emit, gate: Value, up: Value, out: Value, tiles: Value) -> None:
-    """out[64] = gate / (1 + exp(-gate)) * up for the rows of `tiles`, 0 beyond them."""
-    gates, ups, target = e.pointer(gate), e.pointer(up), e.pointer(out)
-
-    def tile(index: Value, _: list[Value]) -> list[Value]:
-        at = e.b.shl(index, e.const(6))
-        g, u = e.load(f32x16, gates, at), e.load(f32x16, ups, at)
+def _activated(e: Emit, gate: Value, up: Value, tiles: Value) -> list[Value]:
+    """gate / (1 + exp(-gate)) * up for the rows of `tiles`, 0 beyond them: the 64 values of a span."""
+    gates, ups, values = e.pointer(gate), e.pointer(up), []
+    for tile in range(FOUR):
+        g, u = (e.load(f32x16, results, 64 * tile) for results in (gates, ups))
         silu = e.b.fdiv(g, e.b.fadd(e.constant(f32x16, 1.0), e.exp(e.b.fneg(g))))
-        is_there = e.b.icmp_signed("<", index, tiles)
-        e.store(e.b.select(is_there, e.b.fmul(silu, u), e.zero()), target, at, 4)
-        return []
-
-    e.loop(e.const(FOUR), [], tile)
+        is_there = e.b.icmp_signed("<", e.const(tile), tiles)
+        values.append(e.b.select(is_there, e.b.fmul(silu, u), e.zero()))
+    return values
 
 
 @micro_kernel()
-def _copy_span(e: Emit, source: Value, target: Value) -> None:
-    for at in range(0, _ROW_BYTES, 64):
-        e.store(e.load(f32x16, e.pointer(source), at), e.pointer(target), at, 4)
+def _activate(e: Emit, gate: Value, up: Value, tiles: Value, record: Value, index: Value) -> None:
+    """Span `index` of a plain record."""
+    for i, value in enumerate(_activated(e, gate, up, tiles)):
+        e.store(value, e.at(e.pointer(record), 64 * i), e.b.mul(index, e.const(_ROW_BYTES)), 4)
+
+
+@micro_kernel()
+def _activate_bfloat(e: Emit, gate: Value, up: Value, tiles: Value, record: Value, index: Value) -> None:
+    store_span(e, _activated(e, gate, up, tiles), e.pointer(record), index)
+
+
+@micro_kernel()
+def _activate_codes(e: Emit, gate: Value, up: Value, tiles: Value, record: Value, index: Value, columns: Value) -> None:
+    quantise_span(e, _activated(e, gate, up, tiles), e.pointer(record), index, columns)
 
 
 LINEAR_FIELDS = (
@@ -179,14 +184,12 @@ def _gate_up_span(d: Any, block: int, gate: int, up: int, start: int, tile: int,
         call_product(d[_M_PRODUCT], block, gate + at * d[_M_TILE_BYTES], d[_M_SPANS], rows, first, _ROW_BYTES)
         w = up + at * d[_M_SECOND_TILE_BYTES]
         call_product(d[_M_SECOND_PRODUCT], block, w, d[_M_SPANS], others, second, _ROW_BYTES)
-    hidden = scratch + _HIDDEN
     for t in range(block):
         first, second = scratch + _FIRST_RESULT + _ROW_BYTES * t, scratch + _SECOND_RESULT + _ROW_BYTES * t
-        _silu_product(first, second, hidden, tiles)
         record = d[_M_OUT] + (start + t) * d[_M_OUT_STRIDE]
         if d[_M_RECORD] == _Q8:
-            quantise_span(hidden, record, tile // FOUR, d[_M_COLUMNS])
+            _activate_codes(first, second, tiles, record, tile // FOUR, d[_M_COLUMNS])
         elif d[_M_RECORD] == _BF16:
-            round_span(hidden, record, tile // FOUR)
+            _activate_bfloat(first, second, tiles, record, tile // FOUR)
         else:
-            _copy_span(hidden, record + 64 * tile)
+            _activate(first, second, tiles, record, tile // FOUR)

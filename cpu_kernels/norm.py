@@ -26,7 +26,7 @@ _padded = kernel(padded)
 Span = Sequence[Value]  # 64 values as four vectors
 
 
-def _quantise_span(e: Emit, values: Span, codes: Value, scale: Value, sums: Sequence[Value]) -> None:
+def _quantise(e: Emit, values: Span, codes: Value, scale: Value, sums: Sequence[Value]) -> None:
     """Quantise 64 values into 64 codes, their scale, and their sums per 32 and 16; i8 pointers to write to."""
     bits = [e.b.bitcast(e.absolute(value), i32x16) for value in values]
     # magnitudes order like their bits, and so NaN wins and shows in the scale
@@ -72,14 +72,14 @@ def _codes(e: Emit, value: Value, inverse: Value) -> Value:
     return e.b.fptosi(scaled, i32x16)
 
 
-def _quantise_at(e: Emit, values: Span, record: Value, index: Value, columns: Value) -> None:
-    """Quantise into span `index` of a record of padded `columns`."""
+def quantise_span(e: Emit, values: Span, record: Value, index: Value, columns: Value) -> None:
+    """Quantise 64 values (four f32x16) into span `index` of a q8 record of padded `columns`."""
     scales = e.at(record, columns)
     by_32 = e.at(scales, e.b.lshr(columns, e.const(4)))
     by_16 = e.at(by_32, e.b.lshr(columns, e.const(3)))
     places = zip((scales, by_32, by_16), (4, 8, 16), strict=True)
     scale, *sums = (e.at(start, e.b.mul(index, e.const(size))) for start, size in places)
-    _quantise_span(e, values, e.at(record, e.b.mul(index, e.const(SPAN))), scale, sums)
+    _quantise(e, values, e.at(record, e.b.mul(index, e.const(SPAN))), scale, sums)
 
 
 def _load_span(e: Emit, row: Value, index: Value, count: Value) -> list[Value]:
@@ -90,18 +90,11 @@ def _load_span(e: Emit, row: Value, index: Value, count: Value) -> list[Value]:
 
 
 @micro_kernel()
-def quantise_span(e: Emit, values: Value, record: Value, index: Value, columns: Value) -> None:
-    """Quantise the 64 float32 at `values` into span `index` of a q8 record of padded `columns`."""
-    source = e.pointer(values)
-    _quantise_at(e, [e.load(f32x16, source, 64 * i) for i in range(4)], e.pointer(record), index, columns)
-
-
-@micro_kernel()
 def _quantise_spans(e: Emit, x: Value, n: Value, record: Value, columns: Value) -> None:
     row, target = e.pointer(x), e.pointer(record)
 
     def body(index: Value, _: list[Value]) -> list[Value]:
-        _quantise_at(e, _load_span(e, row, index, n), target, index, columns)
+        quantise_span(e, _load_span(e, row, index, n), target, index, columns)
         return []
 
     e.loop(e.b.udiv(columns, e.const(SPAN)), [], body)
@@ -149,7 +142,7 @@ def _scale_spans(
             for i, value in enumerate(values):
                 e.store(value, e.at(rows_out, 64 * i), offset)
         with e.b.if_then(e.b.icmp_signed("!=", record, zero)):
-            _quantise_at(e, values, target, index, columns)
+            quantise_span(e, values, target, index, columns)
         with e.b.if_then(e.b.icmp_signed("!=", other, zero)):
             store_span(e, values, e.pointer(other), index)
         return []

@@ -4,14 +4,11 @@ import numpy as np
 import pytest
 from isotherm.cpu_kernels import reference
 from isotherm.cpu_kernels.descriptor import N_LOGITS, N_TOKENS
-from isotherm.cpu_kernels.jit import kernel
 from isotherm.cpu_kernels.layout import padded, record_bytes
 from isotherm.cpu_kernels.norm import (
     QUANTISE_FIELDS,
     RMS_NORM_FIELDS,
     quantise,
-    quantise_row,
-    quantise_span,
     rms_norm,
     round_rows,
 )
@@ -129,20 +126,6 @@ def test_what_is_not_finite_shows_in_the_scale_of_its_span_only(bad):
     codes, scales, *_ = split(quantised(x)[0], 128)
     assert not np.isfinite(scales[0]) and np.isfinite(scales[1])
     assert codes.min() >= -127
-
-
-def test_a_span_alone_equals_the_same_span_of_the_row():
-    x = random_rows(1, 128)[0]
-    whole, parts = (np.zeros(record_bytes(128, "q8"), np.uint8) for _ in range(2))
-
-    @kernel
-    def both(values, row, record):
-        quantise_row(values, 128, row)
-        for index in range(2):
-            quantise_span(values + 256 * index, record, index, 128)
-
-    both(x.ctypes.data, whole.ctypes.data, parts.ctypes.data)
-    np.testing.assert_array_equal(whole, parts)
 
 
 @pytest.mark.parametrize("n", WIDTHS)
