@@ -24,7 +24,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     folder = tmp_path_factory.mktemp("daemon")
     path = folder / f"{MODEL}.gguf"
     tiny.write_gguf(path, "mixtral", "Q4_0", max_position_embeddings=4096)
-    kv_gib = 32.5 * kv_block_bytes(open_model(path).spec, True) / 2**30  # 32 blocks: one request of 512 tokens
+    kv_gib = 32.5 * kv_block_bytes(open_model(path).spec, "int16") / 2**30  # 32 blocks: one request of 512 tokens
     limits = ("--context", 512, "--kv-gib", kv_gib, "--max-running", 16, "--max-queued", 40)
     with running(folder, path, *limits) as process:
         yield process
