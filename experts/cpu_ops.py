@@ -24,6 +24,7 @@ from .step_inputs import StepInputs
 _CHUNKS_PER_WORKER = 8  # of a matrix: enough that a slow worker delays nobody by much
 _MOST_TILES = 8  # a chunk stays in the second-level cache while blocks of tokens pass
 _EXPERT_TILES = 4
+_DOWN_CHUNKS = 4  # for each worker: fewer and longer, since each is read from every chosen expert
 _NORM_MODE = {"none": NO_NORM, "head": NORM_EACH_HEAD, "full": NORM_ALL_HEADS}
 
 
@@ -178,6 +179,7 @@ class CpuOps:
         buffers, down = self.buffers.branches[branch], self._matrix(_prefix(layer, branch) + "down")
         routes, gated = buffers.routes, branch == "shared" and self._spec.shared_gate
         x, x_stride = buffers.inner.read_by(down.kind)
+        chunk = max(2, min(DOWN_TILES, down.tiles // (self._threads * _DOWN_CHUNKS)))
         choices = {
             "top_k": routes.top_k, "position": routes.position.ctypes.data, "n": self._spec.hidden_size,
             "weights": routes.weights.ctypes.data if branch == "experts" else 0,
@@ -189,7 +191,7 @@ class CpuOps:
                 "expert_down", node=shard.node, x=x, x_stride=x_stride, product=self._kernels.product(down.kind),
                 table=self._table(_prefix(layer, branch) + "down", shard.node), tile_bytes=down.tile_bytes,
                 start=shard.first, tiles=shard.first + shard.tiles, spans=down.spans,
-                chunk=min(DOWN_TILES, self._chunk(down)), **_rows("out", buffers.outs),
+                chunk=chunk, **_rows("out", buffers.outs),
                 offsets=routes.offsets.ctypes.data, active=routes.active.ctypes.data,
                 num_active=routes.num_active.ctypes.data, **_rows("scratch", self.buffers.down_scratch),
                 **_rows("sum", self.buffers.x), **choices,
