@@ -5,8 +5,6 @@ integers, then scaled. Weights times the scales of their values are rounded to c
 row's stride, so that a row with a few large weights far away does not round the others off.
 """
 
-from collections.abc import Callable
-
 from llvmlite import ir
 
 from .attention_rows import (
@@ -24,7 +22,7 @@ from .attention_rows import (
     SCORES,
     SCORES_ROW,
     STRIDE,
-    TILES,
+    for_each_tile,
     place_of,
     soften,
 )
@@ -67,15 +65,6 @@ def _load(e: Emit, pointer: Value, offset: Value | int, kind: int) -> Value:
     if kind == INT16:
         return e.load(i32x16, pointer, offset)
     return e.b.bitcast(e.b.sext(e.load(ir.VectorType(i8, 32), pointer, offset), i16x32), i32x16)
-
-
-def _for_each_tile(e: Emit, width: Value, kind: Value, body: Callable[[int, int], None]) -> None:
-    """Emit body(rows of a tile, kind) for each case and branch to the one that `width` and `kind` name."""
-    for number in _SIZES:
-        for rows in TILES:
-            is_width = e.b.icmp_signed("==", width, e.const(rows))
-            with e.b.if_then(e.b.and_(is_width, e.b.icmp_signed("==", kind, e.const(number)))):
-                body(rows, number)
 
 
 def _store_codes(e: Emit, value: Value, inverse: Value, pointer: Value, offset: Value | int) -> None:
@@ -149,7 +138,7 @@ def score_codes(e: Emit, row: Value, place: Value, scores: Value, chunks: Value,
         for one, total in enumerate(e.loop(groups, [e.zero()] * rows, group)):
             e.store(total, target, one * SCORES_ROW)
 
-    _for_each_tile(e, width, kind, tile)
+    for_each_tile(e, width, kind, _SIZES, tile)
 
 
 @micro_kernel()
@@ -225,4 +214,4 @@ def add_codes(
 
         e.loop(chunks, [], chunk)
 
-    _for_each_tile(e, width, kind, tile)
+    for_each_tile(e, width, kind, _SIZES, tile)

@@ -1,7 +1,5 @@
 """Attention's micro-kernels for caches of floats: products in float32."""
 
-from collections.abc import Callable
-
 from llvmlite import ir
 
 from .attention_rows import (
@@ -14,7 +12,7 @@ from .attention_rows import (
     ROW,
     SCORES,
     SCORES_ROW,
-    TILES,
+    for_each_tile,
     place_of,
     soften,
 )
@@ -23,15 +21,6 @@ from .layout import KV_BLOCK
 from .simd import Emit, Value, f32, f32x16, micro_kernel
 
 _SIZES = {F32: 4, F16: 2, BF16: 2}
-
-
-def _for_each_tile(e: Emit, width: Value, kind: Value, body: Callable[[int, int], None]) -> None:
-    """Emit body(rows of a tile, kind) for each case and branch to the one that `width` and `kind` name."""
-    for number in _SIZES:
-        for rows in TILES:
-            is_width = e.b.icmp_signed("==", width, e.const(rows))
-            with e.b.if_then(e.b.and_(is_width, e.b.icmp_signed("==", kind, e.const(number)))):
-                body(rows, number)
 
 
 def _load(e: Emit, pointer: Value, offset: Value | int, kind: int) -> Value:
@@ -85,7 +74,7 @@ def score_floats(e: Emit, row: Value, place: Value, scores: Value, chunks: Value
         for one in range(rows):
             e.store(e.b.fadd(sums[one], sums[rows + one]), target, one * SCORES_ROW)
 
-    _for_each_tile(e, width, kind, tile)
+    for_each_tile(e, width, kind, _SIZES, tile)
 
 
 @micro_kernel()
@@ -138,4 +127,4 @@ def add_floats(
 
         e.loop(chunks, [], chunk)
 
-    _for_each_tile(e, width, kind, tile)
+    for_each_tile(e, width, kind, _SIZES, tile)

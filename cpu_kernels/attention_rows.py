@@ -6,7 +6,7 @@ to: sums [16 lanes], a line with its running maximum and more, accumulators [hea
 floats or as codes, and the *total* of the segments so far, laid out like a part.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from llvmlite import ir
 
@@ -45,6 +45,15 @@ WIDEST = TILES[0]
 def part_bytes(head_dim: Value | int) -> Value:
     """Bytes of a part: multiples of 64."""
     return PART_HEAD + (head_dim + CHUNK - 1) // CHUNK * 64
+
+
+def for_each_tile(e: Emit, width: Value, kind: Value, kinds: Iterable[int], body: Callable[[int, int], None]) -> None:
+    """Emit body(rows of a tile, kind) for each case and branch to the one that `width` and `kind` name."""
+    for number in kinds:
+        for rows in TILES:
+            is_width = e.b.icmp_signed("==", width, e.const(rows))
+            with e.b.if_then(e.b.and_(is_width, e.b.icmp_signed("==", kind, e.const(number)))):
+                body(rows, number)
 
 
 def mask(e: Emit, record: Value, position: Value) -> list[Value]:

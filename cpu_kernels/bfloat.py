@@ -7,10 +7,8 @@ make a difference between the two.
 
 from collections.abc import Sequence
 
-from llvmlite import ir
-
 from .layout import SPAN
-from .simd import Emit, Value, f32x16, i16, i32x16
+from .simd import Emit, Value, f32x16, i32x16
 
 
 def dot_pairs(e: Emit, acc: Value, weights: Value, pair: Value) -> Value:
@@ -31,21 +29,8 @@ def _even(e: Emit, pairs: Value) -> Value:
     return e.b.bitcast(e.b.shl(pairs, e.constant(i32x16, 16)), f32x16)
 
 
-def _store_bfloat(e: Emit, value: Value, pointer: Value, offset: Value | int) -> None:
-    """Each float32 lane rounded to the nearest bfloat16, ties to even; consecutive."""
-    bits = e.b.bitcast(value, i32x16)
-    high = e.b.lshr(bits, e.constant(i32x16, 16))
-    # just under half of the last kept bit, and what is missing to half where that bit is set
-    half = e.b.add(e.constant(i32x16, 0x7FFF), e.b.and_(high, e.constant(i32x16, 1)))
-    rounded = e.b.lshr(e.b.add(bits, half), e.constant(i32x16, 16))
-    quiet = e.b.or_(high, e.constant(i32x16, 0x40))
-    is_nan = e.b.fcmp_unordered("uno", value, value)
-    kept = e.b.trunc(e.b.select(is_nan, quiet, rounded), ir.VectorType(i16, 16))
-    e.store(kept, pointer, offset, 2)
-
-
 def store_span(e: Emit, values: Sequence[Value], record: Value, index: Value) -> None:
     """64 values (four f32x16) to span `index` of a bf16 record."""
     at = e.b.mul(index, e.const(2 * SPAN))
     for part, value in enumerate(values):
-        _store_bfloat(e, value, e.at(record, 32 * part), at)
+        e.store(e.bfloat_bits(value), e.at(record, 32 * part), at, 2)

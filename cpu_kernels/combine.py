@@ -43,7 +43,7 @@ def _whole_weight(e: Emit, weights: Value, top_k: Value) -> Value:
 
 
 @micro_kernel()
-def add_columns(
+def _add_columns(
     e: Emit,
     x: Value,
     n: Value,
@@ -105,6 +105,15 @@ def gate_of(gates: int, stride: int, token: int) -> Any:
 
 
 @kernel
+def add_choices(
+    x: int, n: int, outs: int, stride: int, top_k: int, position: int, weights: int, gate: float, token: int
+) -> None:
+    """`_add_columns` for a token; position and weights are those of all tokens."""
+    own = 0 if weights == 0 else weights + 4 * token * top_k
+    _add_columns(x, n, outs, stride, top_k, position + 8 * token * top_k, own, gate)
+
+
+@kernel
 def combine(d: Any, step: Any, worker: int) -> None:
     """x[t] += sigmoid(gate[t]) * sum over choices j of weights[t, j] * outs[position[t * top_k + j]]. Items: tokens.
 
@@ -115,7 +124,5 @@ def combine(d: Any, step: Any, worker: int) -> None:
         token = atomic_add(d[COUNTER], 1)
         if token >= count:
             break
-        gate = gate_of(d[GATE], d[GATE_STRIDE], token)
-        weights = 0 if d[WEIGHTS] == 0 else d[WEIGHTS] + 4 * token * top_k
-        x, position = d[X] + token * d[X_STRIDE], d[POSITION] + 8 * token * top_k
-        add_columns(x, d[N], d[OUTS], d[OUTS_STRIDE], top_k, position, weights, gate)
+        x, gate = d[X] + token * d[X_STRIDE], gate_of(d[GATE], d[GATE_STRIDE], token)
+        add_choices(x, d[N], d[OUTS], d[OUTS_STRIDE], top_k, d[POSITION], d[WEIGHTS], gate, token)

@@ -7,7 +7,7 @@ whose records then are read from cache, and `combine` adds up what this op has l
 
 from typing import Any
 
-from .combine import add_columns, gate_of
+from .combine import add_choices, gate_of
 from .descriptor import COUNTER, N_TOKENS, slots
 from .jit import call_product, kernel
 from .memory import atomic_add, read_i64, write_i64
@@ -54,10 +54,8 @@ def _add_up(d: Any, count: int, first: int, last: int, outs: int, stride: int) -
     """The columns of tiles first .. last - 1 of every token's sum."""
     columns = min(16 * (last - first), d[N] - 16 * first)
     for token in range(count if columns > 0 else 0):
-        weights = 0 if d[WEIGHTS] == 0 else d[WEIGHTS] + 4 * token * d[TOP_K]
-        x, position = d[SUM] + token * d[SUM_STRIDE] + 64 * first, d[POSITION] + 8 * token * d[TOP_K]
-        gate = gate_of(d[GATE], d[GATE_STRIDE], token)
-        add_columns(x, columns, outs, stride, d[TOP_K], position, weights, gate)
+        x, gate = d[SUM] + token * d[SUM_STRIDE] + 64 * first, gate_of(d[GATE], d[GATE_STRIDE], token)
+        add_choices(x, columns, outs, stride, d[TOP_K], d[POSITION], d[WEIGHTS], gate, token)
 
 
 @kernel

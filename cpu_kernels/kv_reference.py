@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from .kv_layout import CHUNK, KEY_GROUP, KV_KINDS, key_bytes, padded_head, part_bytes
 from .layout import KV_BLOCK
+from .reference import bfloat_bits
 
 Array = NDArray[Any]
 
@@ -81,8 +82,7 @@ def pack_kv(kind: str, k: Array, v: Array) -> tuple[Array, Array, Array]:
 def _stored(kind: str, x: Array) -> Array:
     """The numbers in the float type of a kind; bfloat16 as uint16, rounded to the nearest, ties to even."""
     if kind == "bf16":
-        bits = x.astype(np.float32).view(np.uint32)
-        return (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype(np.uint16)
+        return bfloat_bits(x)
     return x.astype({"f16": np.float16, "f32": np.float32}[kind])
 
 

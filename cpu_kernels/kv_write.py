@@ -13,25 +13,16 @@ from llvmlite import ir
 from .jit import kernel
 from .kv_layout import BF16, CHUNK, CODE_LIMIT, F16, F32, INT8, INT16, KEY_GROUP
 from .layout import KV_BLOCK
-from .simd import Emit, Value, f32, f32x16, i8, i16, i16x16, i32, i32x16, micro_kernel
+from .simd import Emit, Value, f32, f32x16, i8, i16, i32, i32x16, micro_kernel
 
 _SIZES = {F32: 4, F16: 2, BF16: 2}
 _CODES = {INT16: (2, CODE_LIMIT), INT8: (1, 127)}
 _INFINITY, _NAN = 0x7F800000, 0x7FC00000
 
 
-def _bfloat_bits(e: Emit, value: Value) -> Value:
-    """The bfloat16 nearest to each lane (ties to even), as 16-bit integers."""
-    bits = e.b.bitcast(value, i32x16)
-    odd = e.b.and_(e.b.lshr(bits, e.constant(i32x16, 16)), e.constant(i32x16, 1))
-    rounded = e.b.add(e.b.add(bits, odd), e.constant(i32x16, 0x7FFF))
-    rounded = e.b.select(e.b.fcmp_unordered("uno", value, value), e.constant(i32x16, _NAN), rounded)
-    return e.b.trunc(e.b.lshr(rounded, e.constant(i32x16, 16)), i16x16)
-
-
 def _stored(e: Emit, value: Value, kind: int) -> Value:
     """16 floats in the type of a kind."""
-    return {F32: lambda: value, F16: lambda: e.half_bits(value), BF16: lambda: _bfloat_bits(e, value)}[kind]()
+    return {F32: lambda: value, F16: lambda: e.half_bits(value), BF16: lambda: e.bfloat_bits(value)}[kind]()
 
 
 def _scatter(e: Emit, vector: Value, target: Value, step: int) -> None:

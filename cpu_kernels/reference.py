@@ -96,6 +96,16 @@ def bfloat_bits(x: Array) -> Array:
     return np.where(np.isnan(x), bits >> 16 | 0x40, rounded).astype(np.uint16)
 
 
+def record_content(x: Array, record: Record) -> Array:
+    """The bytes of the record that holds x [n] (see `layout`), padding of a plain or bf16 one left out."""
+    if record == "plain":
+        return x.view(np.uint8)
+    if record == "bf16":
+        return bfloat_bits(x).view(np.uint8)
+    with np.errstate(invalid="ignore"):  # codes of what is not finite do not matter: the scale shows it
+        return np.concatenate([part.view(np.uint8) for part in quantise(x)])
+
+
 def recorded(x: Array, record: Record) -> Array:
     """x [..., n] as the numbers that such a record holds, padding left out."""
     if record == "plain":

@@ -230,6 +230,17 @@ class Emit:
         bits = self.b.zext(self.load(i16x16, pointer, offset), i32x16)
         return self.b.bitcast(self.b.shl(bits, self.constant(i32x16, 16)), f32x16)
 
+    def bfloat_bits(self, value: Value) -> Value:
+        """The bfloat16 nearest to each lane of f32x16 (ties to even), as integers of 16 bits. A NaN stays one."""
+        bits = self.b.bitcast(value, i32x16)
+        high = self.b.lshr(bits, self.constant(i32x16, 16))
+        # just under half of the last kept bit, and what is missing to half where that bit is set
+        half = self.b.add(self.constant(i32x16, 0x7FFF), self.b.and_(high, self.constant(i32x16, 1)))
+        rounded = self.b.lshr(self.b.add(bits, half), self.constant(i32x16, 16))
+        quiet = self.b.or_(high, self.constant(i32x16, 0x40))
+        is_nan = self.b.fcmp_unordered("uno", value, value)
+        return self.b.trunc(self.b.select(is_nan, quiet, rounded), i16x16)
+
     # -- control
     def loop(
         self, count: Value, carried: Sequence[Value], body: Callable[[Value, list[Value]], Sequence[Value]]

@@ -47,11 +47,8 @@ def check_ops(spec: ModelSpec, weights: PackedWeights, kv_cache: KvCache) -> int
     for what, row, definition in zip(("a prompt", "one token more"), got, expected, strict=True):
         error = _error(row, definition)
         if not error <= _TOLERANCE:
-            raise KernelError(
-                f"the start-up self-test failed: after {what} the logits of a small model are off by {error:.2g} of "
-                f"their size; delete the compiled kernels in {cache_folder()} and start again, and if that does not "
-                "help, test this machine's memory"
-            )
+            fault = f"after {what} the logits of a small model are off by {error:.2g} of their size"
+            raise KernelError(fault, cache_folder())
     return runner.num_ops
 
 

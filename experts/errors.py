@@ -6,6 +6,8 @@ ModelError(ValueError)            the model cannot be served; the text names the
 └── KernelError                   this machine computes the model wrongly, by whatever kernel
 """
 
+from pathlib import Path
+
 
 class ModelError(ValueError):
     """The model cannot be served; the message names the input and the remedy."""
@@ -20,4 +22,10 @@ class UnsupportedModelError(ModelError):
 
 
 class KernelError(ModelError):
-    """Kernels give wrong numbers on this machine."""
+    """Kernels give wrong numbers on this machine: `fault` says which, `folder` is where compiled ones are kept."""
+
+    def __init__(self, fault: str, folder: Path) -> None:
+        super().__init__(
+            f"the start-up self-test failed: {fault}; delete the compiled kernels in {folder} and start again, and if "
+            "that does not help, test this machine's memory"
+        )

@@ -51,11 +51,7 @@ def _first_right(part: Part, kind: str, samples: list[_Sample], note: Note | Non
                 note("kernel_refused", f"{'; '.join(faults)}; {tier.name} takes its place, and may be slower")
             return kernel
         faults.append(fault)
-    raise KernelError(
-        f"the start-up self-test failed, and nothing slower is right either: {'; '.join(faults)}; "
-        f"delete the compiled kernels in {cache_folder()} and start again, and if that does not help, test this "
-        "machine's memory"
-    )
+    raise KernelError(f"{'; '.join(faults)}; and nothing slower is right either", cache_folder())
 
 
 def _fault(kernel: TileKernel, samples: list[_Sample]) -> str | None:

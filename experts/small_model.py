@@ -129,7 +129,9 @@ def _fill(kind: str, tiles: Bytes, rng: np.random.Generator) -> None:
         tiles[:, :, : 4 * ROWS] = np.full(ROWS, deviation / numbers.std(), np.float32).view(np.uint8)
     elif codes is None:
         values = rng.standard_normal(tiles.shape[0] * tiles.shape[1] * SPAN * ROWS, np.float32) * deviation
-        bits = values.astype(np.float16) if kind == "f16" else _bfloat(values) if kind == "bf16" else values
+        bits = (
+            values.astype(np.float16) if kind == "f16" else reference.bfloat_bits(values) if kind == "bf16" else values
+        )
         tiles[:] = bits.view(np.uint8).reshape(tiles.shape)
     else:
         _fill_codes(codes, tiles, rng, deviation)
@@ -147,8 +149,4 @@ def _fill_codes(codes: Codes, tiles: Bytes, rng: np.random.Generator, deviation:
 
 
 def _header(values: Floats, codes: Codes) -> Bytes:
-    return (_bfloat(values) if codes.bfloat else values.astype(np.float16)).view(np.uint8)
-
-
-def _bfloat(values: Floats) -> NDArray[np.uint16]:
-    return (values.view(np.uint32) >> 16).astype(np.uint16)
+    return (reference.bfloat_bits(values) if codes.bfloat else values.astype(np.float16)).view(np.uint8)

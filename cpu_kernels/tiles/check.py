@@ -93,7 +93,6 @@ def _records(x: Floats, form: Record) -> Bytes:
     start = -memory.ctypes.data % 64
     records = memory[start : start + len(x) * size].reshape(len(x), size)
     for row, record in zip(x, records, strict=True):
-        parts = reference.quantise(row) if form == "q8" else (row if form == "plain" else reference.bfloat_bits(row),)
-        content = np.concatenate([part.view(np.uint8) for part in parts])
+        content = reference.record_content(row, form)
         record[: content.size] = content
     return records

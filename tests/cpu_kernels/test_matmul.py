@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from isotherm.cpu_kernels import reference
 from isotherm.cpu_kernels.descriptor import N_TOKENS
+from isotherm.cpu_kernels.down import FEW_PAIRS, MOST_TILES
 from isotherm.cpu_kernels.layout import CODES, KINDS, padded
 from isotherm.cpu_kernels.matmul import EMBED_FIELDS, embed
 from isotherm.cpu_kernels.tiles import reader_address
@@ -200,4 +201,15 @@ def test_adding_up_in_the_second_product_gives_the_bits_of_doing_so_afterwards(t
     afterwards = combined(start, outs, position, np.tile(np.float32(1) / np.float32([1, 2, 3]), (tokens, 1)))
     at_once = start.copy()
     run_experts(bank, x, ids, threads=threads, onto=at_once)
+    np.testing.assert_array_equal(at_once, afterwards)
+
+
+def test_as_many_pairs_as_are_few_fill_the_scratch_and_no_more():
+    bank = Bank.random(2, 64 * MOST_TILES // 4, 64, ("q4", "q4", "q4"))
+    tokens = FEW_PAIRS // 2
+    x, ids = random_rows(tokens, 16 * MOST_TILES), np.array([[0, 1]] * tokens)
+    _, outs, position = run_experts(bank, x, ids)
+    afterwards = combined(np.zeros_like(x), outs, position, np.tile(np.float32([1, 0.5]), (tokens, 1)))
+    at_once = np.zeros_like(x)
+    run_experts(bank, x, ids, onto=at_once, chunk=MOST_TILES)
     np.testing.assert_array_equal(at_once, afterwards)

@@ -29,7 +29,7 @@ from isotherm.cpu_kernels.matmul import (
     linear,
 )
 from isotherm.cpu_kernels.packing import pack_codes, pack_eights, pack_floats, pack_headers, pack_pairs
-from isotherm.cpu_kernels.reference import bfloat_bits, group, quantise, recorded
+from isotherm.cpu_kernels.reference import bfloat_bits, group, record_content, recorded
 from isotherm.cpu_kernels.tiles import product_address
 from numpy.typing import NDArray
 from support.ops import run_op
@@ -140,12 +140,8 @@ def records(x: Array, form: Record) -> NDArray[np.uint8]:
     """The activation records of rows x."""
     out = line_aligned((len(x), record_bytes(x.shape[1], form)))
     for row, record in zip(x, out, strict=True):
-        if form == "q8":
-            with np.errstate(invalid="ignore"):  # codes of what is not finite do not matter: the scale shows it
-                parts = np.concatenate([part.view(np.uint8) for part in quantise(row)])
-        else:
-            parts = (row if form == "plain" else bfloat_bits(row)).view(np.uint8)
-        record[: parts.size] = parts
+        content = record_content(row, form)
+        record[: content.size] = content
     return out
 
 
@@ -198,7 +194,7 @@ class Bank:
 
 
 def run_experts(
-    bank: Bank, x: Array, ids: NDArray[np.int64], *, threads: int = 1, onto: Array | None = None
+    bank: Bank, x: Array, ids: NDArray[np.int64], *, threads: int = 1, onto: Array | None = None, chunk: int = 4
 ) -> tuple[NDArray[np.uint8], Array, NDArray[np.int64]]:
     """Both expert ops for tokens x [T, hidden] with choices ids [T, K].
 
@@ -217,7 +213,7 @@ def run_experts(
     )
     shared = {
         "offsets": offsets, "order": order, "active": active, "num_active": np.array([active.size]), "top_k": top_k,
-        "scratch": line_aligned((threads, SCRATCH_BYTES), 0xFF), "chunk": 4,
+        "scratch": line_aligned((threads, SCRATCH_BYTES), 0xFF), "chunk": chunk,
     }  # fmt: skip
     first = {
         "x": form, "x_stride": form.strides[0], "table": table, "out": between, "out_stride": between.strides[0],
@@ -230,7 +226,8 @@ def run_experts(
     last = {"x": between, "x_stride": between.strides[0], "table": third, "out": outs, "out_stride": outs.strides[0]}
     weights = np.tile(np.float32(1) / np.arange(1, top_k + 1, dtype=np.float32), (len(x), 1))
     last |= {"position": position, "weights": weights, "gate": 0, "gate_stride": 0, "n": hidden}
-    last |= {"scratch": line_aligned((threads, DOWN_BYTES), 0xFF), "scratch_stride": DOWN_BYTES}
+    scratch = line_aligned((threads + 1, DOWN_BYTES), 0xFF)
+    last |= {"scratch": scratch, "scratch_stride": DOWN_BYTES}
     last |= {"few": 0 if onto is None else ids.size, "sum": onto if onto is not None else 0, "sum_stride": 4 * hidden}
     row = shared | last | down.fields
     run_op(
@@ -241,4 +238,5 @@ def run_experts(
         threads=threads,
     )
     assert (outs[:, padded_rows(hidden) :] == 7).all()
+    assert (scratch[threads] == 0xFF).all()
     return between, outs[:, :hidden], position
