@@ -36,7 +36,8 @@ from .attention_rows import (
     open_part,
     part_bytes,
 )
-from .descriptor import COUNTER, N_PIECES, slots
+from .claim import claim
+from .descriptor import N_PIECES, slots
 from .jit import kernel
 from .kv_layout import INT8, INT16
 from .layout import KV_BLOCK, QUERY_BLOCK, SEGMENT
@@ -270,8 +271,8 @@ def attention(d: Any, step: Any, worker: int) -> None:
     pieces = step[N_PIECES]
     scratch = d[SCRATCH] + worker * d[SCRATCH_STRIDE]
     while True:
-        item = atomic_add(d[COUNTER], 1)
-        if item >= pieces * d[KV_HEADS]:
+        item = claim(d, step, worker, pieces * d[KV_HEADS])
+        if item < 0:
             break
         # head by head, so that the query blocks of a prompt find the head's keys and values in the cache
         piece, kv_head = item % pieces, item // pieces

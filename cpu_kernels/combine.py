@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from .descriptor import COUNTER, N_TOKENS, slots
+from .claim import claim
+from .descriptor import N_TOKENS, slots
 from .jit import kernel
-from .memory import atomic_add, read_f32
+from .memory import read_f32
 from .routing import exp_of
 from .simd import Emit, Value, f32, f32x16, i64, micro_kernel
 
@@ -121,8 +122,8 @@ def combine(d: Any, step: Any, worker: int) -> None:
     """
     count, top_k = step[N_TOKENS], d[TOP_K]
     while count * top_k > d[FEW]:
-        token = atomic_add(d[COUNTER], 1)
-        if token >= count:
+        token = claim(d, step, worker, count)
+        if token < 0:
             break
         x, gate = d[X] + token * d[X_STRIDE], gate_of(d[GATE], d[GATE_STRIDE], token)
         add_choices(x, d[N], d[OUTS], d[OUTS_STRIDE], top_k, d[POSITION], d[WEIGHTS], gate, token)

@@ -1,8 +1,8 @@
 """How an op of a recorded program is described: one row of int64, read by the op's kernel.
 
-A row: the address of the kernel, whether all workers meet after it, the address of its work counter, then the op's own
-fields. A field is an address, a count, a stride in bytes, or the bits of a float64. Each op's module lists its FIELDS.
-What changes from step to step is in the `step` array: counts, by the slots below.
+A row: the address of the kernel, whether all workers meet after it, the address of its work counters (`claim`), then
+the op's own fields. A field is an address, a count, a stride in bytes, or the bits of a float64. Each module lists its
+FIELDS. What changes from step to step is in the `step` array: counts, by the slots below.
 """
 
 import struct
@@ -10,7 +10,7 @@ import struct
 ENTRY, BARRIER, COUNTER, FIRST = 0, 1, 2, 3
 WIDTH = 32  # int64 per row
 
-N_TOKENS, N_LOGITS, N_PIECES = 0, 1, 2  # slots of `step`
+N_TOKENS, N_LOGITS, N_PIECES, WORKERS, RUN_BITS = 0, 1, 2, 3, 4  # slots of `step`; the team fills in the last two
 STEP_SLOTS = 8
 
 

@@ -7,10 +7,11 @@ whose records then are read from cache, and `combine` adds up what this op has l
 
 from typing import Any
 
+from .claim import claim
 from .combine import add_choices, gate_of
-from .descriptor import COUNTER, N_TOKENS, slots
+from .descriptor import N_TOKENS, slots
 from .jit import call_product, kernel
-from .memory import atomic_add, read_i64, write_i64
+from .memory import read_i64, write_i64
 from .tiles import BLOCK
 
 FEW_PAIRS = 256  # as many can be added up at once
@@ -71,8 +72,8 @@ def expert_down(d: Any, step: Any, worker: int) -> None:
     rows = d[SCRATCH] + worker * d[SCRATCH_STRIDE]
     results, stride = rows + _RESULTS, d[CHUNK] * 64
     while True:
-        item = atomic_add(d[COUNTER], 1)
-        if item >= (chunks if few else chunks * active):
+        item = claim(d, step, worker, chunks if few else chunks * active)
+        if item < 0:
             break
         first = d[START] + item % chunks * d[CHUNK]
         last = min(first + d[CHUNK], d[TILES])

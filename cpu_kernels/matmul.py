@@ -9,10 +9,11 @@ from typing import Any
 from numba import float32
 
 from .bfloat import store_span
-from .descriptor import COUNTER, slots
+from .claim import claim
+from .descriptor import slots
 from .jit import call_product, call_reader, kernel
 from .layout import RECORDS, ROWS, SPAN
-from .memory import atomic_add, float_from_bits, read_i64, write_i64
+from .memory import float_from_bits, read_i64, write_i64
 from .norm import quantise_span
 from .simd import Emit, Value, f32x16, micro_kernel
 from .tiles import BLOCK
@@ -78,14 +79,15 @@ LINEAR_FIELDS = (
 @kernel
 def linear(d: Any, step: Any, worker: int) -> None:
     """out[t] = clamp(W x[t] + bias, low, high), or out[t] += W x[t] + bias where `add`. Items: chunks of tiles."""
-    count = step[d[_COUNT_SLOT]]
+    count, chunks = step[d[_COUNT_SLOT]], (d[_TILES] + d[_CHUNK] - 1) // d[_CHUNK]
     low, high = float32(float_from_bits(d[_LOW])), float32(float_from_bits(d[_HIGH]))
     scratch = d[_SCRATCH] + worker * SCRATCH_BYTES
     result = scratch + _FIRST_RESULT
     while True:
-        first = atomic_add(d[COUNTER], 1) * d[_CHUNK]
-        if first >= d[_TILES]:
+        item = claim(d, step, worker, chunks)
+        if item < 0:
             break
+        first = item * d[_CHUNK]
         last = min(first + d[_CHUNK], d[_TILES])
         for start in range(0, count, BLOCK):
             block = min(BLOCK, count - start)
@@ -111,8 +113,8 @@ EMBED_FIELDS = ("tokens", "reader", "w", "tile_bytes", "spans", "out", "out_stri
 def embed(d: Any, step: Any, worker: int) -> None:
     """out[t] = row tokens[t] of the embedding, whose tiles lie in shares that are `gap` bytes apart. Items: tokens."""
     while True:
-        t = atomic_add(d[COUNTER], 1)
-        if t >= step[d[_E_COUNT]]:
+        t = claim(d, step, worker, step[d[_E_COUNT]])
+        if t < 0:
             break
         row = read_i64(d[_E_TOKENS] + 8 * t)
         share, tile = row // ROWS // d[_E_SHARE], row // ROWS % d[_E_SHARE]
@@ -158,8 +160,8 @@ def expert_gate_up(d: Any, step: Any, worker: int) -> None:
     scratch = d[_M_SCRATCH] + worker * SCRATCH_BYTES
     chunks, items = _items(d)
     while True:
-        item = atomic_add(d[COUNTER], 1)
-        if item >= items:
+        item = claim(d, step, worker, items)
+        if item < 0:
             break
         expert, first, last, start, end = _item(d, item, chunks)
         gate, up = read_i64(d[_M_TABLE] + 8 * expert), read_i64(d[_M_SECOND_TABLE] + 8 * expert)
@@ -178,12 +180,12 @@ def expert_gate_up(d: Any, step: Any, worker: int) -> None:
 def _gate_up_span(d: Any, block: int, gate: int, up: int, start: int, tile: int, scratch: int) -> None:
     """A span of the inner records of `block` pairs; at the end of a matrix it may have fewer than FOUR tiles."""
     rows, others, tiles = scratch, scratch + _SECOND_ROWS, min(FOUR, d[_M_TILES] - tile)
+    for i in range(tiles):  # one matrix after the other: memory likes long runs
+        w, result = gate + (tile + i) * d[_M_TILE_BYTES], scratch + _FIRST_RESULT + 64 * i
+        call_product(d[_M_PRODUCT], block, w, d[_M_SPANS], rows, result, _ROW_BYTES)
     for i in range(tiles):
-        at = tile + i
-        first, second = scratch + _FIRST_RESULT + 64 * i, scratch + _SECOND_RESULT + 64 * i
-        call_product(d[_M_PRODUCT], block, gate + at * d[_M_TILE_BYTES], d[_M_SPANS], rows, first, _ROW_BYTES)
-        w = up + at * d[_M_SECOND_TILE_BYTES]
-        call_product(d[_M_SECOND_PRODUCT], block, w, d[_M_SPANS], others, second, _ROW_BYTES)
+        w, result = up + (tile + i) * d[_M_SECOND_TILE_BYTES], scratch + _SECOND_RESULT + 64 * i
+        call_product(d[_M_SECOND_PRODUCT], block, w, d[_M_SPANS], others, result, _ROW_BYTES)
     for t in range(block):
         first, second = scratch + _FIRST_RESULT + _ROW_BYTES * t, scratch + _SECOND_RESULT + _ROW_BYTES * t
         record = d[_M_OUT] + (start + t) * d[_M_OUT_STRIDE]

@@ -7,10 +7,11 @@ from llvmlite import ir
 from numba import types
 
 from .bfloat import store_span
-from .descriptor import COUNTER, slots
+from .claim import claim
+from .descriptor import slots
 from .jit import kernel
 from .layout import SPAN, SUMS, padded
-from .memory import atomic_add, float_from_bits, read_i64
+from .memory import float_from_bits, read_i64
 from .simd import Emit, Value, f32, f32x16, i8, i32x16, micro_kernel
 
 QUANTISE_FIELDS = ("x", "x_stride", "n", "count_slot", "record", "record_stride")
@@ -170,8 +171,8 @@ def rms_norm(d: Any, step: Any, worker: int) -> None:
     """
     count, n = step[d[COUNT_SLOT]], d[N]
     while True:
-        row = atomic_add(d[COUNTER], 1)
-        if row >= count:
+        row = claim(d, step, worker, count)
+        if row < 0:
             break
         source = row if d[ROWS] == 0 else read_i64(d[ROWS] + 8 * row)
         x = d[X] + source * d[X_STRIDE]
@@ -187,8 +188,8 @@ def quantise(d: Any, step: Any, worker: int) -> None:
     """Rows of n float32 to q8 records. Items: rows."""
     count = step[d[COUNT_SLOT]]
     while True:
-        row = atomic_add(d[COUNTER], 1)
-        if row >= count:
+        row = claim(d, step, worker, count)
+        if row < 0:
             break
         quantise_row(d[X] + row * d[X_STRIDE], d[N], d[RECORD] + row * d[RECORD_STRIDE])
 
@@ -198,7 +199,7 @@ def round_rows(d: Any, step: Any, worker: int) -> None:
     """Rows of n float32 to bf16 records. Items: rows."""
     count = step[d[COUNT_SLOT]]
     while True:
-        row = atomic_add(d[COUNTER], 1)
-        if row >= count:
+        row = claim(d, step, worker, count)
+        if row < 0:
             break
         round_row(d[X] + row * d[X_STRIDE], d[N], d[RECORD] + row * d[RECORD_STRIDE])

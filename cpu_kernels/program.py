@@ -1,7 +1,7 @@
 """A recorded program: rows of descriptors that a team of workers runs from start to end without Python.
 
 `OPS` is the op set. `Program.add` appends one row; `execute` is what each worker runs: op after op by the address in
-its row, waiting for the others' work where the row says so. Work inside an op is claimed through the row's counter.
+its row, waiting for the others' work where the row says so. Work inside an op is claimed through the row's counters.
 """
 
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ OPS = {
     "combine": Op(combine, COMBINE_FIELDS),
 }
 
-_COUNTER_STRIDE = 8  # int64 per op: a cache line for its two counters
+_COUNTER_STRIDE = 16  # int64 per op: a cache line for what is claimed, one for who is there
 
 
 class Program:
@@ -101,8 +101,8 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class FrozenProgram:
-    """rows: int64 [nodes, ops, WIDTH], a copy for the workers of each memory node; counters: zeroed before each run, a
-    cache line per op. Copies share the counters, so a node whose own work is claimed takes that of the others.
+    """rows: int64 [nodes, ops, WIDTH], a copy for the workers of each memory node; counters: zeroed before each run,
+    two cache lines per op. Copies share the counters, so a node whose own work is claimed takes that of the others.
 
     Rows hold addresses: what they point to must outlive the program, which keeps only its own arrays.
     """
@@ -111,7 +111,7 @@ class FrozenProgram:
     counters: NDArray[np.int64]
 
 
-_MEETING = 8  # bytes from an op's work counter to its second one: the workers that left it, and that entered it
+_MEETING = 64  # bytes from an op's work counters to that of the workers that left it, and that entered it
 _LEFT, _ENTERED = 1, 1 << 32  # one of each; sleepers watch the low half, which changes whenever an op can be over
 _LEFT_MASK = _ENTERED - 1
 

@@ -7,11 +7,12 @@ from typing import Any
 
 from llvmlite import ir
 
-from .descriptor import COUNTER, N_TOKENS, slots
+from .claim import claim
+from .descriptor import N_TOKENS, slots
 from .jit import kernel
 from .kv_write import write_key, write_value
 from .layout import KV_BLOCK
-from .memory import atomic_add, float_from_bits, read_i64
+from .memory import float_from_bits, read_i64
 from .norm import norm_factor
 from .simd import Emit, Value, f32, micro_kernel
 
@@ -119,8 +120,8 @@ def rope_store(d: Any, step: Any, worker: int) -> None:
     """
     count = step[N_TOKENS]
     while True:
-        token = atomic_add(d[COUNTER], 1)
-        if token >= count:
+        token = claim(d, step, worker, count)
+        if token < 0:
             break
         q, k = d[Q] + token * d[Q_STRIDE], d[K] + token * d[K_STRIDE]
         position = read_i64(d[POSITIONS] + 8 * token)

@@ -6,6 +6,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
+from .claim import claim
 from .descriptor import COUNTER, N_TOKENS, slots
 from .jit import kernel
 from .memory import atomic_add, float_from_bits, read_f32, read_i64, write_f32, write_i64
@@ -87,8 +88,8 @@ def route(d: Any, step: Any, worker: int) -> None:
     """
     count, top_k = step[N_TOKENS], d[TOP_K]
     while True:
-        token = atomic_add(d[COUNTER], 1)
-        if token >= count:
+        token = claim(d, step, worker, count)
+        if token < 0:
             break
         logits, weights = d[LOGITS] + token * d[LOGITS_STRIDE], d[WEIGHTS] + 4 * token * top_k
         _choose(logits, d[NUM_EXPERTS], top_k, d[IDS] + 8 * token * top_k, weights)

@@ -16,7 +16,8 @@ import numpy as np
 from numba import carray, types
 from numpy.typing import NDArray
 
-from .descriptor import WIDTH
+from .claim import run_bits
+from .descriptor import RUN_BITS, WIDTH, WORKERS
 from .futex import SPINS, add_and_wake, sleep_on
 from .jit import intrinsic, kernel
 from .memory import atomic_add, atomic_load, atomic_store, atomic_swap_if, pause
@@ -128,6 +129,7 @@ class Team:
         self.threads = self._seating.threads
         if self.threads < 1:
             raise ValueError(f"a team needs at least 1 thread, not {threads}")
+        self._run_bits = run_bits(self.threads)
         self._seats = self._seating.seats
         self._leader: _Leader | None = None
         self._control = np.zeros(_CONTROL_WORDS, np.int64)
@@ -173,6 +175,7 @@ class Team:
             raise RuntimeError("the thread team is closed")
         if self._seats[0].cpus is not None:
             self._seat_leader()
+        step[WORKERS], step[RUN_BITS] = self.threads, self._run_bits
         _lead(self._control, program.rows, program.counters, step)
 
     def close(self) -> None:

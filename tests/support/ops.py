@@ -4,7 +4,8 @@ import threading
 from typing import Any
 
 import numpy as np
-from isotherm.cpu_kernels.descriptor import COUNTER, STEP_SLOTS, WIDTH, bits_of, slots
+from isotherm.cpu_kernels.claim import RUNS, run_bits
+from isotherm.cpu_kernels.descriptor import COUNTER, RUN_BITS, STEP_SLOTS, WIDTH, WORKERS, bits_of, slots
 
 
 def run_op(
@@ -13,12 +14,13 @@ def run_op(
     """Run `kernel` to its end. `values`: a field's array (its address is passed), int, or float (its bits)."""
     unknown = values.keys() - set(fields)
     assert not unknown, f"no such fields: {unknown}"
-    counter = np.zeros(1, np.int64)
+    counter = np.zeros(RUNS, np.int64)
     row = np.zeros(WIDTH, np.int64)
     row[COUNTER] = counter.ctypes.data
     for column, name in zip(slots(fields), fields, strict=True):
         row[column] = _as_int64(values.get(name, 0))
     counts = np.zeros(STEP_SLOTS, np.int64)
+    counts[WORKERS], counts[RUN_BITS] = threads, run_bits(threads)
     for slot, count in step.items():
         counts[slot] = count
     workers = [threading.Thread(target=kernel, args=(row, counts, np.int64(w))) for w in range(1, threads)]
