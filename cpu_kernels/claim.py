@@ -32,7 +32,7 @@ def claim(d: Any, step: Any, worker: int, items: int) -> int:
         count = (items * (run + 1) >> bits) - first
         taken = d[COUNTER] + 8 * run
         if atomic_load(taken) < count:  # an addition would take the cache line from the others
-            index = atomic_add(taken, 1)
+            index: int = atomic_add(taken, 1)
             if index < count:
-                return first + index
+                return int(first + index)
     return -1
