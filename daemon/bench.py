@@ -8,6 +8,7 @@ all of them decode together, once.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -57,8 +58,10 @@ class BenchResult:
     """Rates in tokens/s and GB/s (10^9 bytes), times in seconds.
 
     streams: per number of streams the decode and prefill rate of all together. read_gb_s: plain read bandwidth of the
-    same threads. decode_gb_s: bytes of weights and KV read per token times decode_tok_s. load_s: until the model can
-    run. first_token_s: from then to the first token of the first prompt, with all that is done only once.
+    same threads, the median of what was measured around the decode runs. decode_gb_s: bytes of weights and KV read per
+    token times decode_tok_s. memory_wall_share: decode over read bandwidth, each run's over what was read just before
+    and after it, since that changes within seconds where others use the machine; their median. load_s: until the
+    model can run. first_token_s: from then to the first token of the first prompt, with all that is done only once.
     thread_curve: what the number of threads was chosen by, if it was.
     """
 
@@ -68,14 +71,10 @@ class BenchResult:
     streams: dict[str, dict[str, float]]
     read_gb_s: float
     decode_gb_s: float
+    memory_wall_share: float
     load_s: float
     first_token_s: float
     thread_curve: tuple[ThreadPoint, ...] = ()
-
-    @property
-    def memory_wall_share(self) -> float:
-        """Decode bandwidth over plain read bandwidth."""
-        return self.decode_gb_s / self.read_gb_s
 
 
 def measure(path: Path, options: BenchOptions, progress: Progress) -> BenchResult:
@@ -156,13 +155,15 @@ def _measure(
     """starting: load_s and first_token_s, which can be measured only once."""
     driver, total = Driver(runner), 2 * REPETITIONS + len(options.streams) + 1
     driver.decode(1, min(options.gen, 8), 0)
-    prefill, decode = [], []
+    prefill, decode, reads = [], [], []
     for i in range(REPETITIONS):
         progress("measuring", i, total)
         prefill.append(options.prompt / driver.prefill(1, options.prompt))
     for i in range(REPETITIONS):
         progress("measuring", REPETITIONS + i, total)
+        reads.append(read_gb_s(runner.seating))
         decode.append(options.gen / driver.decode(1, options.gen, 0))
+    reads.append(read_gb_s(runner.seating))
     streams = {}
     for i, count in enumerate(options.streams):
         progress("measuring", 2 * REPETITIONS + i, total)
@@ -174,18 +175,26 @@ def _measure(
         }
     threads, decode_tok_s = runner.team.threads, float(np.mean(decode))
     kv_bytes = runner.kv_bytes_per_token * (options.gen + 1) / 2  # a token reads all positions up to its own
+    token_bytes = runner.active_weight_bytes_per_token + kv_bytes
     result = BenchResult(
         threads=threads,
         prefill_tok_s=float(np.mean(prefill)),
         decode_tok_s=decode_tok_s,
         streams=streams,
-        read_gb_s=read_gb_s(runner.seating),
-        decode_gb_s=(runner.active_weight_bytes_per_token + kv_bytes) * decode_tok_s / 1e9,
+        read_gb_s=float(np.median(reads)),
+        decode_gb_s=token_bytes * decode_tok_s / 1e9,
+        memory_wall_share=_share([token_bytes * rate / 1e9 for rate in decode], reads),
         load_s=starting[0],
         first_token_s=starting[1],
     )
     progress("measuring", total, total)
     return result
+
+
+def _share(decode: list[float], reads: list[float]) -> float:
+    """Median of the decode runs' bandwidth, each over the mean of the reads before and after it."""
+    around = [(before + after) / 2 for before, after in pairwise(reads)]
+    return float(np.median([rate / read for rate, read in zip(decode, around, strict=True)]))
 
 
 class Driver:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from isotherm.daemon import bench
 from isotherm.daemon.bench import BenchOptions, Driver, measure, pack_steps
 from isotherm.daemon.config import ConfigError
 from isotherm.daemon.memory import RESERVE, MemoryPlanError
@@ -96,3 +97,7 @@ def test_packed_weights_are_kept_after_the_measurement_and_read_by_the_next(mode
     assert not packed_folder().exists()
     assert stages(OPTIONS) == ["packing weights", *loading, "storing packed weights"]
     assert stages(OPTIONS) == ["reading packed weights", *loading]
+
+
+def test_the_share_of_the_wall_compares_each_run_with_the_reads_around_it() -> None:
+    assert bench._share([9.0, 27.0, 18.0], [10.0, 10.0, 50.0, 10.0]) == 0.9  # the machine's bandwidth changed

@@ -155,7 +155,15 @@ def test_bench_prints_one_json_object(tmp_path: Path, model: Path) -> None:
     done = command(tmp_path, "bench", model, "--threads", 2, *sizes, "--no-pack-cache", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    rates = ("prefill_tok_s", "decode_tok_s", "read_gb_s", "decode_gb_s", "load_s", "first_token_s")
+    rates = (
+        "prefill_tok_s",
+        "decode_tok_s",
+        "read_gb_s",
+        "decode_gb_s",
+        "memory_wall_share",
+        "load_s",
+        "first_token_s",
+    )
     assert set(result) == {"threads", "streams", *rates}
     assert all(result[name] > 0 for name in rates)
     assert result["streams"].keys() == {"1", "3"}
