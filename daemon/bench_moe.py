@@ -1,10 +1,12 @@
 """What `isotherm bench --moe` measures: the expert part of one MoE layer with random weights and random routes.
 
-Weights come from memory: copies of the layer run in turn, and the routes change from run to run. The error is that of
-the whole, weight format and activations, against float32 with the weights as they were drawn.
+Weights come from memory: copies of the layer run in turn, and the routes change from run to run. There are two errors,
+both against float32: of the whole, with the weights as they were drawn; and of the computation alone, with the numbers
+that the format has left of them, which are all that a checkpoint in that format holds.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +16,7 @@ from ..cpu_kernels import reference
 from ..cpu_kernels.team import Team
 from ..experts.formats import FORMATS, Floats
 from ..experts.progress import Progress
-from ..experts.random_weights import MoeShape, can_encode, random_weights
+from ..experts.random_weights import PARTS, MoeShape, can_encode, encode, random_weights
 from ..experts.synthetic import MoeLayers
 from .config import ConfigError
 from .machine import free_memory
@@ -38,12 +40,16 @@ class MoeOptions:
 
 @dataclass(frozen=True, slots=True)
 class MoeRow:
-    """tokens in a step, microseconds of one layer, 10^9 operations/s, relative error of the first token's output."""
+    """tokens in a step, microseconds of one layer, 10^9 operations/s, relative errors of the first token's output.
+
+    error: with the weights' rounding; product_error: without it.
+    """
 
     tokens: int
     us: float
     gops: float
     error: float
+    product_error: float
 
 
 def measure_moe(options: MoeOptions, progress: Progress) -> list[MoeRow]:
@@ -55,7 +61,7 @@ def measure_moe(options: MoeOptions, progress: Progress) -> list[MoeRow]:
     x = random.standard_normal((most, shape.hidden), np.float32)
     layers.feed(x)
     first = _routes(shape, 1, random)
-    expected = _expected(shape, x[0], first[0][0][0], first[0][1][0])
+    drawn, rounded = (_expected(shape, x[0], *_first(first), numbers) for numbers in (_same, _rounding(options.format)))
     rows = []
     team = Team(options.threads)
     try:
@@ -63,11 +69,15 @@ def measure_moe(options: MoeOptions, progress: Progress) -> list[MoeRow]:
             routes = _routes(shape, tokens, random)
             for every, one in zip(routes, first, strict=True):  # so that the first token is the same in each row
                 every[0][0], every[1][0] = one[0][0], one[1][0]
-            error = _error(team, layers, routes, expected)
+            output = _output(team, layers, routes)
             progress("measuring", i, len(options.tokens))
             seconds = _time(team, layers, routes)
             operations = 2 * 3 * shape.hidden * shape.intermediate * shape.active * tokens
-            rows.append(MoeRow(tokens, seconds * 1e6, operations / seconds / 1e9, error))
+            rows.append(
+                MoeRow(
+                    tokens, seconds * 1e6, operations / seconds / 1e9, _error(output, drawn), _error(output, rounded)
+                )
+            )
     finally:
         team.close()
     progress("measuring", len(rows), len(rows))
@@ -106,18 +116,40 @@ def _routes(shape: MoeShape, tokens: int, random: np.random.Generator) -> Routes
     return routes
 
 
-def _error(team: Team, layers: MoeLayers, routes: Routes, expected: Floats) -> float:
+def _first(routes: Routes) -> tuple[NDArray[np.int64], Floats]:
+    """The first token's experts and their weights in the first step."""
+    ids, weights = routes[0]
+    return ids[0], weights[0]
+
+
+def _output(team: Team, layers: MoeLayers, routes: Routes) -> Floats:
+    """One layer's output for the first token of the first step."""
     layers.clear()
     layers.set_routes(*routes[0])
     team.run(layers.program, layers.counts)
-    return float(np.linalg.norm(layers.output(0) - expected) / np.linalg.norm(expected))
+    return layers.output(0)
 
 
-def _expected(shape: MoeShape, x: Floats, ids: NDArray[np.int64], weights: Floats) -> Floats:
-    """The layer's output for one token, by definition and with the weights as they were drawn."""
+def _error(output: Floats, expected: Floats) -> float:
+    return float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
+
+
+def _same(values: Floats) -> Floats:
+    return values
+
+
+def _rounding(name: str) -> Callable[[Floats], Floats]:
+    """What a format leaves of numbers."""
+    return lambda values: FORMATS[name].dequantise(encode(name, values))
+
+
+def _expected(
+    shape: MoeShape, x: Floats, ids: NDArray[np.int64], weights: Floats, numbers: Callable[[Floats], Floats]
+) -> Floats:
+    """The layer's output for one token, by definition; numbers: what becomes of the weights that were drawn."""
     out = np.zeros(shape.hidden, np.float32)
     for expert, weight in zip(ids.tolist(), weights, strict=True):
-        gate, up, down = (random_weights(expert, part, shape) for part in ("gate", "up", "down"))
+        gate, up, down = (numbers(random_weights(expert, part, shape)) for part in PARTS)
         inner = reference.gated(reference.linear(x[None], gate), reference.linear(x[None], up))
         out += weight * reference.linear(inner, down)[0]
     return out

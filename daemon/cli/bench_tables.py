@@ -54,10 +54,12 @@ def curve_table(curve: Sequence["ThreadPoint"], chosen: int, *, ascii_only: bool
 def moe_table(rows: Sequence["MoeRow"]) -> Table:
     """One MoE layer by the number of tokens."""
     table = Table(box=None, pad_edge=False)
-    for name in ("tokens", "us a layer", "GOPS", "error"):
+    for name in ("tokens", "us a layer", "GOPS", "error", "of the products"):
         table.add_column(name, justify="right")
     for row in rows:
-        table.add_row(str(row.tokens), f"{row.us:.1f}", f"{row.gops:.1f}", f"{row.error:.2%}")
+        table.add_row(
+            str(row.tokens), f"{row.us:.1f}", f"{row.gops:.1f}", f"{row.error:.2%}", f"{row.product_error:.2%}"
+        )
     return table
 
 

@@ -60,10 +60,11 @@ def test_the_error_is_that_of_the_format(name: str) -> None:
     (row,) = run(format=name, shape=SHAPE if FORMATS[name].block <= 32 else MoeShape(5, 2, 256, 256))
     low, high = ERRORS[name]
     assert low <= row.error <= high
+    assert row.product_error <= 2 * FORMATS[name].product_error  # three products, of which two run side by side
 
 
 def test_the_first_token_has_the_same_bits_in_any_company() -> None:
-    assert len({row.error for row in run(tokens=(1, 9, 33), threads=2)}) == 1
+    assert len({(row.error, row.product_error) for row in run(tokens=(1, 9, 33), threads=2)}) == 1
 
 
 @pytest.mark.parametrize(
@@ -138,12 +139,12 @@ def test_the_command_prints_one_array() -> None:
     assert result.exit_code == 0
     rows = json.loads(result.stdout)
     assert [row["tokens"] for row in rows] == [1, 3]
-    assert all(set(row) == {"tokens", "us", "gops", "error"} for row in rows)
+    assert all(set(row) == {"tokens", "us", "gops", "error", "product_error"} for row in rows)
 
 
 def test_the_command_prints_a_table() -> None:
     result = command("--moe", "4x2x32x64", "--tokens", "1", "--threads", "1")
-    assert result.stdout.split()[:7] == ["tokens", "us", "a", "layer", "GOPS", "error", "1"]
+    assert result.stdout.split()[:10] == ["tokens", "us", "a", "layer", "GOPS", "error", "of", "the", "products", "1"]
 
 
 @pytest.mark.parametrize(
