@@ -15,7 +15,7 @@ from .memory import read_i64, write_i64
 from .tiles import BLOCK
 
 FEW_PAIRS = 256  # as many can be added up at once
-MOST_TILES = 16  # in a chunk; at 4, one core read 21 instead of 28 GB/s of weights: memory likes long runs
+MOST_TILES = 32  # in a chunk: at a jump memory slows down; one core read 21 GB/s at 4, 26 at 16, 29 at 32
 _RESULTS = 64  # in the scratch, behind int64[8] addresses of records: float32 [pairs][rows of a chunk]
 SCRATCH_BYTES = _RESULTS + FEW_PAIRS * MOST_TILES * 64
 

@@ -24,7 +24,7 @@ from .step_inputs import StepInputs
 _CHUNKS_PER_WORKER = 8  # of a matrix: enough that a slow worker delays nobody by much
 _MOST_TILES = 8  # a chunk stays in the second-level cache while blocks of tokens pass
 _EXPERT_TILES = 4
-_DOWN_CHUNKS = 4  # for each worker: fewer and longer, since each is read from every chosen expert
+_DOWN_CHUNKS = 2  # for each worker: fewer and longer, since each is read from every chosen expert
 _NORM_MODE = {"none": NO_NORM, "head": NORM_EACH_HEAD, "full": NORM_ALL_HEADS}
 
 
