@@ -20,7 +20,7 @@ def read_folder(folder: Path) -> Vocabulary:
     config = _read_json(folder / "tokenizer_config.json")
     added = encoder.get_added_tokens_decoder()
     special = frozenset(token_id for token_id, token in added.items() if token.special)
-    tokens = _token_list(encoder)
+    tokens = _token_list(encoder, folder)
     bos, eos = (_named_token(encoder, config, name, folder) for name in ("bos_token", "eos_token"))
     ends = {token_id for token_id in special if tokens[token_id] in END_TOKENS}
     ends |= {eos} if eos is not None else set()
@@ -70,11 +70,16 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _token_list(encoder: tokenizers.Tokenizer) -> list[str]:
+def _token_list(encoder: tokenizers.Tokenizer, folder: Path) -> list[str]:
     """Token names by id; ids that no token has are empty."""
     ids = encoder.get_vocab(with_added_tokens=True)
     tokens = [""] * (max(ids.values(), default=-1) + 1)
     for token, token_id in ids.items():
+        if tokens[token_id]:  # the library would encode to both and decode to one
+            raise CheckpointError(
+                f"{folder / 'tokenizer.json'} contradicts itself: {tokens[token_id]!r} and {token!r} both are token "
+                f"{token_id}; download the model again"
+            )
         tokens[token_id] = token
     return tokens
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import Any
 
+import numpy as np
 import tokenizers
 from tokenizers import AddedToken, models, normalizers, processors
 
@@ -28,21 +29,26 @@ class _TokenType(IntEnum):
 class _Metadata:
     """The tokenizer keys of one GGUF file, checked.
 
-    tokens: names by id, unique and valid Unicode; raw_tokens: as the file has them. special: control tokens, among them
-    every begin and end token whatever its type says. named: tokens that text matches before any merging.
+    tokens: names by id, unique and valid Unicode, and `id_of` those; raw_tokens: as the file has them. special: control
+    tokens, among them every begin and end token whatever its type says. named: tokens that text matches before any
+    merging.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
         self.raw_tokens: list[str] = self.array("tokens", str)
-        self.tokens = [token if _is_unicode(token) else f"[BYTES {i}]" for i, token in enumerate(self.raw_tokens)]
-        if len(set(self.tokens)) != len(self.tokens):
+        self.tokens = self.raw_tokens
+        if not _is_unicode("".join(self.tokens)):  # which one look tells of most vocabularies
+            self.tokens = [token if _is_unicode(token) else f"[BYTES {i}]" for i, token in enumerate(self.tokens)]
+        self.id_of = {token: token_id for token_id, token in enumerate(self.tokens)}
+        if len(self.id_of) != len(self.tokens):
             raise CheckpointError(f"{_PREFIX}tokens names a token twice; convert the model again")
         has_types = self.get("token_type") is not None
-        self._types = self.per_token("token_type", int) if has_types else [_TokenType.NORMAL] * len(self.tokens)
+        types = self.per_token("token_type", int) if has_types else [_TokenType.NORMAL] * len(self.tokens)
+        self._types = np.array(types)
         self.bos_id, self.eos_id = self.token_id("bos_token_id"), self.token_id("eos_token_id")
         ends = [self.eos_id, self.token_id("eot_token_id"), self.token_id("eom_token_id")]
-        named_ends = [token_id for token_id, token in enumerate(self.tokens) if token in END_TOKENS]
+        named_ends = [self.id_of.get(token) for token in END_TOKENS]
         self.eos_ids = frozenset(token_id for token_id in ends + named_ends if token_id is not None)
         begins = frozenset() if self.bos_id is None else frozenset({self.bos_id})
         self.special = self.ids(_TokenType.UNKNOWN, _TokenType.CONTROL) | self.eos_ids | begins
@@ -60,7 +66,7 @@ class _Metadata:
 
     def array(self, name: str, kind: type | tuple[type, ...]) -> list[Any]:
         value = self.get(name)
-        if not isinstance(value, list) or not all(isinstance(element, kind) for element in value):
+        if not isinstance(value, list) or not all(issubclass(found, kind) for found in set(map(type, value))):
             raise CheckpointError(f"{_PREFIX}{name} is missing or is not an array of the right type")
         return value
 
@@ -89,12 +95,16 @@ class _Metadata:
         return default if value is None else bool(value)
 
     def ids(self, *types: _TokenType) -> frozenset[int]:
-        return frozenset(token_id for token_id, kind in enumerate(self._types) if kind in types)
+        return frozenset(np.flatnonzero(np.isin(self._types, types)).tolist())
 
 
-def _is_unicode(token: str) -> bool:
+def _is_unicode(text: str) -> bool:
     """Readers keep bytes that are not UTF-8 as surrogates, which no encoder accepts."""
-    return token.isascii() or not any("\ud800" <= char <= "\udfff" for char in token)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_gguf(values: Mapping[str, Any]) -> Vocabulary:
@@ -114,20 +124,15 @@ def read_gguf(values: Mapping[str, Any]) -> Vocabulary:
 def _byte_level(metadata: _Metadata) -> Vocabulary:
     name = metadata.get("pre")
     pre = pre_tokenizer("default" if name is None else name)
-    merges = [_pair(merge) for merge in metadata.array("merges", str)]
     # What is typed by a user must never merge into a control token.
     control = {metadata.tokens[i] for i in metadata.special}
-    merges = [merge for merge in merges if "".join(merge) not in control]
+    lines = (line for line in metadata.array("merges", str) if line.replace(" ", "", 1) not in control)
+    merges = [line.partition(" ")[::2] for line in lines]
     encoder = _encoder(metadata, merges, ignore_merges=pre.whole_words)
     encoder.pre_tokenizer = pre.build()
     token_bytes = byte_level_bytes(metadata.raw_tokens, metadata.special | metadata.named)
     vocabulary = _finish(metadata, encoder, token_bytes, adds_bos=pre.adds_bos)
     return replace(vocabulary, fallbacks=(_NO_PRE,)) if name is None else vocabulary
-
-
-def _pair(merge: str) -> tuple[str, str]:
-    left, _, right = merge.partition(" ")
-    return left, right
 
 
 def _sentencepiece(metadata: _Metadata) -> Vocabulary:
@@ -165,9 +170,8 @@ def _score_merges(metadata: _Metadata) -> list[tuple[str, str]]:
 
 
 def _encoder(metadata: _Metadata, merges: list[tuple[str, str]], **options: Any) -> tokenizers.Tokenizer:
-    ids = {token: token_id for token_id, token in enumerate(metadata.tokens)}
     try:
-        model = models.BPE(vocab=ids, merges=merges, **options)
+        model = models.BPE(vocab=metadata.id_of, merges=merges, **options)
     except Exception as error:  # the library raises bare Exception for a merge of unknown tokens
         raise CheckpointError(f"tokenizer.ggml.merges do not fit the tokens: {error}") from error
     return tokenizers.Tokenizer(model)

@@ -2,12 +2,12 @@
 
 import codecs
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import tokenizers
 
-from ..experts.errors import ModelError
 from .errors import InvalidRequestError
 from .folder_vocabulary import read_folder
 from .gguf_vocabulary import read_gguf
@@ -23,11 +23,6 @@ class Tokenizer:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._encoder = vocabulary.encoder
-        try:
-            self._plain_encoder = tokenizers.Tokenizer.from_buffer(vocabulary.encoder.to_str().encode())
-        except ValueError as error:  # such as two tokens of one id, of which the copy has lost one
-            raise ModelError(f"the tokenizer contradicts itself: {error}; download the model again") from error
-        self._plain_encoder.encode_special_tokens = True
         self._token_bytes = vocabulary.token_bytes
         # The text of each id: control tokens add nothing to it.
         self._text_bytes = list(vocabulary.token_bytes)
@@ -49,6 +44,13 @@ class Tokenizer:
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Self:
         """Read GGUF key-values, arrays as lists. Raises ModelError; see `gguf_vocabulary`."""
         return cls(read_gguf(metadata))
+
+    @cached_property
+    def _plain_encoder(self) -> tokenizers.Tokenizer:
+        """Takes the names of control tokens for text. A copy of the whole vocabulary, so only made if asked for."""
+        encoder = tokenizers.Tokenizer.from_buffer(self._encoder.to_str().encode())
+        encoder.encode_special_tokens = True
+        return encoder
 
     @property
     def vocab_size(self) -> int:

@@ -169,7 +169,7 @@ def slots_of(model: Model, nodes: int = 1) -> list[Slot]:
     """
     slots, offset = [], 0
     for role, expert, tensor in _tensors(model):
-        rows, columns = tensor.shape if len(tensor.shape) > 1 else (1, tensor.shape[0])
+        rows, columns = tensor.shape[-2:] if len(tensor.shape) > 1 else (1, tensor.shape[0])
         kind = format_of(tensor).packed if len(tensor.shape) > 1 else VECTOR
         slots.append(Slot(role, expert, tensor.format, kind, rows, columns, offset, nodes))
         offset += slots[-1].nbytes
@@ -198,19 +198,18 @@ def pack(model: Model, threads: int | Seating = 1, progress: Progress | None = N
 
 
 def _tensors(model: Model) -> Iterator[tuple[str, int | None, Tensor]]:
-    """Role, expert and the tensor as it lies in the file."""
+    """Role, expert and the tensor that it lies in."""
     weights = model.weights
     for role in weights.roles:
-        shape = weights.shape(role)
-        if len(shape) == 3:
-            experts = [weights.expert(role, expert) for expert in range(shape[0])]
+        if len(weights.shape(role)) == 3:
+            experts = weights.tensors_of_experts(role)
             _check_one_kind(role, experts)
             yield from ((role, expert, tensor) for expert, tensor in enumerate(experts))
         elif not (role == "head" and weights.head_is_embedding):
             yield role, None, weights.stored(role)
 
 
-def _check_one_kind(role: str, experts: list[Tensor]) -> None:
+def _check_one_kind(role: str, experts: Sequence[Tensor]) -> None:
     first, kind = experts[0], format_of(experts[0]).packed
     other = next((tensor for tensor in experts if format_of(tensor).packed != kind), None)
     if other is not None:

@@ -1,8 +1,8 @@
 """The packed store: a file for each model with its packed weights, read back by later starts instead of packing again.
 
     magic, version, fingerprint, layout, size   64 + 24 bytes: what the file is, and of what
-    checksums                                   crc32 of each chunk, uint32
-    checksum of all that                        uint32; then zeros up to a huge page
+    checksums                                   of each chunk, uint64 (`cpu_kernels.checksum`)
+    checksum of all that                        crc32, uint32; then zeros up to a huge page
     arena                                       as it lies in memory, to the end of the file
 
 The table of matrices is not read from the file: it follows from the model, and `layout` is a digest of it, of the
@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cpu_kernels import headers, layout, packing
+from ..cpu_kernels.checksum import checksum
 from ..cpu_kernels.crew import Crew
 from ..cpu_kernels.seating import Seating
 from .files import locked, part_of, replacing
@@ -46,12 +47,13 @@ from .quantisation import QUANTISATION
 logger = logging.getLogger(__name__)
 
 MAGIC = b"ISOTHERM"
-VERSION = 1  # of this file's format
+VERSION = 2  # of this file's format
 CHUNK = 1 << 22  # bytes that are read, written and checked at a time
 SYNCED = 1 << 25  # bytes after which the disk is waited for: so it never has much to catch up with when that must end
 NOTE = ".model"  # suffix of the file that says where a store's checkpoint lies
 SPARE = 0.05  # share of the disk that stores leave free
 _HEAD = struct.Struct("<8sQ32s32sQ")
+_SUM = 8  # bytes of a chunk's checksum
 
 
 class StoreError(Exception):
@@ -90,9 +92,9 @@ class PackedStore:
 
             def read(number: int) -> int:
                 chunk = _chunk(memory, number)
-                if mapped is None and not _fill(file, chunk, base + number * CHUNK):
+                if mapped is None and not _fill(file, chunk.data, base + number * CHUNK):
                     raise StoreError("it is cut short")
-                if zlib.crc32(chunk) != sums[number]:
+                if checksum(chunk) != sums[number]:
                     raise StoreError(f"the checksum of its chunk {number} is wrong")
                 return chunk.nbytes
 
@@ -126,13 +128,13 @@ class PackedStore:
 
     def _write(self, file: BinaryIO, weights: PackedWeights, seating: Seating, progress: Progress | None) -> None:
         memory = weights.arena
-        sums = np.zeros(_chunks(memory.nbytes), "<u4")
+        sums = np.zeros(_chunks(memory.nbytes), "<u8")
         base = _arena_at(len(sums))
 
         def write(number: int) -> int:
             chunk = _chunk(memory, number)
-            sums[number] = zlib.crc32(chunk)
-            _put(file, chunk, base + number * CHUNK)
+            sums[number] = checksum(chunk)
+            _put(file, chunk.data, base + number * CHUNK)
             if (number + 1) * CHUNK // SYNCED > number * CHUNK // SYNCED:
                 os.fdatasync(file.fileno())
             return chunk.nbytes
@@ -184,10 +186,10 @@ def _sources() -> list[Path]:
     return [*own, *(Path(module.__file__) for module in (headers, layout, packing) if module.__file__)]
 
 
-def _read_head(file: BinaryIO, expected: bytes) -> NDArray[np.uint32]:
+def _read_head(file: BinaryIO, expected: bytes) -> NDArray[np.uint64]:
     """The checksums of the chunks, once the head is as it should be."""
     magic, version, fingerprint, digest, size = _HEAD.unpack(expected)
-    end = _HEAD.size + 4 * _chunks(size)
+    end = _HEAD.size + _SUM * _chunks(size)
     head = memoryview(bytearray(end + 4))
     if not _fill(file, head, 0):
         raise StoreError("it is cut short")
@@ -202,20 +204,20 @@ def _read_head(file: BinaryIO, expected: bytes) -> NDArray[np.uint32]:
         raise StoreError("its size is wrong")
     if zlib.crc32(head[:end]) != int.from_bytes(head[end:], "little"):
         raise StoreError("the checksum of its head is wrong")
-    return np.frombuffer(head[_HEAD.size : end], "<u4")
+    return np.frombuffer(head[_HEAD.size : end], "<u8")
 
 
 def _chunks(size: int) -> int:
     return -(-size // CHUNK)
 
 
-def _chunk(memory: NDArray[np.uint8], number: int) -> memoryview:
-    return memory.data[number * CHUNK : (number + 1) * CHUNK]
+def _chunk(memory: NDArray[np.uint8], number: int) -> NDArray[np.uint8]:
+    return memory[number * CHUNK : (number + 1) * CHUNK]
 
 
 def _arena_at(chunks: int) -> int:
     """Where the arena begins in a file of so many chunks."""
-    return -(-(_HEAD.size + 4 * chunks + 4) // HUGE_PAGE) * HUGE_PAGE
+    return -(-(_HEAD.size + _SUM * chunks + 4) // HUGE_PAGE) * HUGE_PAGE
 
 
 def _for_chunks(

@@ -1,6 +1,6 @@
 """A model's tensors by canonical role, whatever the container calls them and however it stores the experts."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -90,6 +90,11 @@ class Weights:
         if place.source.per_expert:
             return place.tensors[expert]
         return self.stored(role).expert(expert)
+
+    def tensors_of_experts(self, role: str) -> Sequence[Tensor]:
+        """For each expert of a bank the tensor that it lies in: one of its own, or that of all of them."""
+        place = self._places[role]
+        return place.tensors if place.source.per_expert else [self.stored(role)] * self._shapes[role][0]
 
     def dense(self, role: str) -> Floats:
         """The whole tensor as float32 in its logical shape."""

@@ -1,14 +1,16 @@
 """`isotherm chat`: talk to a running daemon in the terminal."""
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .daemon_options import ApiKeyFile, Port, Url
 from .output import ExitCode, err, fail
 from .question import lines
-from .remote import ApiKeyFile, Port, Url, connect, get_model
-from .talk import Talk
+
+if TYPE_CHECKING:
+    from .talk import Talk
 
 _HELP = "/reset forgets the talk, /quit or Ctrl-D ends, Ctrl-C stops an answer"
 
@@ -33,6 +35,9 @@ def chat(
 
     Example: isotherm chat "What is an isotherm?"
     """
+    from .remote import connect, get_model
+    from .talk import Talk
+
     if question is not None and once is not None:
         fail("the question is there twice; leave --once out", ExitCode.USAGE)
     text = once if question is None else question
@@ -53,7 +58,7 @@ def chat(
         raise typer.Exit(ExitCode.FAILURE)
 
 
-def _loop(talk: Talk) -> bool:
+def _loop(talk: "Talk") -> bool:
     """Ask line by line; whether all were answered."""
     answered = True
     for line in lines():

@@ -1,26 +1,14 @@
 """How the other commands find and ask a running daemon."""
 
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
 import httpx
-import typer
 
 from ..config import Config, ConfigError, read_api_keys
 from ..state import live_daemons
 from .output import ExitCode, fail
 from .program import program
-
-Url = Annotated[
-    str | None, typer.Option(help="Where the daemon is; by default the one that this user runs.", show_default=False)
-]
-Port = Annotated[
-    int | None,
-    typer.Option(help="The daemon's port on this machine.", min=1, max=65535, metavar="N", show_default=False),
-]
-ApiKeyFile = Annotated[
-    Path | None, typer.Option(help="A file whose first key is sent, if the daemon asks for one.", show_default=False)
-]
 
 
 def connect(url: str | None, port: int | None, api_key_file: Path | None) -> httpx.Client:

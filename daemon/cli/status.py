@@ -8,8 +8,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from .daemon_options import ApiKeyFile, Port, Url
 from .output import ExitCode, out
-from .remote import ApiKeyFile, Port, Url, connect, get, no_isotherm
 
 
 def status(
@@ -22,6 +22,8 @@ def status(
 
     Example: isotherm status --url http://127.0.0.1:8440 --json
     """
+    from .remote import connect, get, no_isotherm
+
     with connect(url, port, api_key_file) as client:
         data = get(client, "/admin/status")
         try:

@@ -6,8 +6,8 @@ import time
 
 from ..config import Config
 from ..state import DaemonState, live_daemons
+from .daemon_options import Port, Url
 from .output import ExitCode, fail, out
-from .remote import Port, Url, normal_url
 
 _PATIENCE_S = Config().drain_s + 15.0
 
@@ -29,6 +29,8 @@ def stop(url: Url = None, port: Port = None) -> None:
 
 
 def _choose(url: str | None, port: int | None) -> DaemonState:
+    from .remote import normal_url
+
     address = None if url is None else normal_url(url)
     daemons = [d for d in live_daemons() if port in (None, d.port) and address in (None, d.url)]
     if not daemons:

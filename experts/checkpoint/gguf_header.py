@@ -97,6 +97,20 @@ class _Cursor:
         # Some real vocabularies hold tokens that are no valid UTF-8 on their own.
         return str(self.data[start : start + size], "utf-8", "surrogateescape")
 
+    def strings(self, count: int) -> list[str]:
+        """So many strings. A vocabulary has a hundred thousand, so only what is odd takes the slow way."""
+        data, length, size_at, values = self.data, len(self.data), struct.Struct("<Q").unpack_from, []
+        at = self.position
+        for _ in range(count):
+            size = size_at(data, at)[0] if at + 8 <= length else length
+            start, at = at + 8, at + 8 + size
+            if at > length or size > MAX_STRING:
+                self.position = start - 8
+                self.string()  # says what is wrong
+            values.append(str(data[start:at], "utf-8", "surrogateescape"))
+        self.position = at
+        return values
+
     def scalars(self, kind: int, count: int) -> list[Any]:
         dtype = np.dtype(SCALARS[kind])
         start = self.take(count * dtype.itemsize)
@@ -111,7 +125,7 @@ class _Cursor:
             kind = self.u32()
             count = self.count("elements in an array", MAX_ARRAY)
             if kind == STRING:
-                return [self.string() for _ in range(count)]
+                return self.strings(count)
             self._check_kind(kind)
             return self.scalars(kind, count)
         self._check_kind(kind)

@@ -1,5 +1,6 @@
 """The command line against daemons that are played by a scripted engine."""
 
+import gc
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import typer
 from isotherm.daemon import state
 from isotherm.daemon.cli.background import _check_child, open_log
 from isotherm.daemon.cli.output import ExitCode, fail
+from isotherm.daemon.cli.serve import _kept_for_good
 from isotherm.daemon.state import DaemonState, live_daemons, read_state, remove_state, write_state
 from support.api_service import make_service, serving
 from support.cli import daemon_state, run
@@ -35,11 +37,29 @@ def test_help_has_an_example(command: str) -> None:
 
 def test_help_loads_nothing_heavy() -> None:
     code = (
-        "import sys, isotherm.daemon.cli.app; "
-        "sys.exit(','.join({'numba', 'numpy', 'torch', 'fastapi', 'uvicorn', 'tokenizers'} & set(sys.modules)) or None)"
+        "import sys, isotherm.daemon.cli.app; heavy = "
+        "{'numba', 'numpy', 'torch', 'fastapi', 'uvicorn', 'tokenizers', 'httpx'} & set(sys.modules); "
+        "sys.exit(','.join(heavy) or None)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_garbage_is_looked_for_in_what_a_start_makes() -> None:
+    before = gc.get_freeze_count()
+    with _kept_for_good():
+        assert not gc.isenabled()
+        kept = [[] for _ in range(1000)]
+    assert gc.isenabled()
+    assert gc.get_freeze_count() >= before + len(kept)
+    gc.unfreeze()
+
+
+def test_garbage_is_looked_for_again_after_a_start_that_failed() -> None:
+    with pytest.raises(OSError, match="no space"), _kept_for_good():
+        raise OSError("no space")
+    assert gc.isenabled()
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,18 @@ BROKEN = {
     "string beyond the file": (gguf_file([struct.pack("<Q", 5000)]), "past the end"),
     "array of 2^62 elements": (gguf_file([string("k") + struct.pack("<IIQ", ARRAY, U32, 1 << 62)]), "'k' claims"),
     "array beyond the file": (gguf_file([string("k") + struct.pack("<IIQ", ARRAY, U32, 1000)]), "'k' runs past"),
+    "array of strings beyond the file": (
+        gguf_file([string("k") + struct.pack("<IIQ", ARRAY, STRING, 2) + string("a") + struct.pack("<Q", 5000)]),
+        "'k' runs past",
+    ),
+    "string of 2^63 bytes in an array": (
+        gguf_file([string("k") + struct.pack("<IIQ", ARRAY, STRING, 2) + string("a") + LONG_STRING]),
+        "'k' claims",
+    ),
+    "array of strings without a length": (
+        gguf_file([string("k") + struct.pack("<IIQ", ARRAY, STRING, 3) + string("a")]),
+        "'k' runs past",
+    ),
     "array of arrays": (gguf_file([string("k") + struct.pack("<IIQ", ARRAY, ARRAY, 1)]), "'k' has the unknown value"),
     "unknown value type": (gguf_file([string("k") + struct.pack("<I", 99)]), "'k' has the unknown value type 99"),
     "key twice": (gguf_file([ARCHITECTURE, ARCHITECTURE]), "'general.architecture' appears twice"),
