@@ -1,12 +1,11 @@
-"""The runner on the CPU: lays a StepPlan out in the arrays that the recorded program reads, and runs the program."""
+"""The runner on the CPU: a model's recorded program, run over one StepPlan after another."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cpu_kernels.descriptor import ENTRY, N_LOGITS, N_PIECES, N_TOKENS
+from ..cpu_kernels.descriptor import ENTRY
 from ..cpu_kernels.kv_layout import KvCache
 from ..cpu_kernels.layout import KV_BLOCK
 from ..cpu_kernels.seating import Seating
@@ -23,8 +22,8 @@ from ..experts.step_inputs import StepInputs, StepLimits
 from .config import Config
 from .events import EventLog
 from .pack_cache import PackCache
-from .query_blocks import lay_query_blocks
-from .step import Chunk, StepPlan
+from .step import StepPlan
+from .step_layout import StepLayout
 
 __all__ = ["DecoderRunner", "kv_block_bytes", "load_runner", "load_weights"]
 
@@ -53,6 +52,9 @@ class DecoderRunner:
         self.active_weight_bytes_per_token = _active_bytes(spec, weights)
         self._spec, self._weights, self._cache = spec, weights, cache  # the program holds their addresses
         self._inputs = StepInputs(limits)
+        self._layout = StepLayout(
+            self._inputs, num_blocks=num_blocks, vocab_size=self.vocab_size, max_context=self.max_context
+        )
         self._ops = CpuOps(spec, weights, self._inputs, cache, seating.threads)
         record(spec, self._ops)
         self._program = self._ops.program()
@@ -63,8 +65,7 @@ class DecoderRunner:
 
         Raises ValueError for a plan outside the runner's limits, before anything is written.
         """
-        self._check(plan)
-        rows = self._lay_out(plan)
+        rows = self._layout.lay(plan)
         self.team.run(self._program, self._inputs.counts)
         return self._ops.buffers.logits[:rows, : self.vocab_size]
 
@@ -81,50 +82,6 @@ class DecoderRunner:
     def close(self) -> None:
         """Stop the workers. The runner cannot be used afterwards."""
         self.team.close()
-
-    def _check(self, plan: StepPlan) -> None:
-        """Kernels trust the step's arrays: what is out of range here would be read or written outside their memory."""
-        limits = self._inputs.limits
-        if plan.num_tokens > limits.tokens or len(plan.chunks) > limits.sequences:
-            raise ValueError(
-                f"a step of {plan.num_tokens} tokens in {len(plan.chunks)} chunks exceeds the runner's "
-                f"{limits.tokens} tokens in {limits.sequences}"
-            )
-        for chunk in plan.chunks:
-            end, length = chunk.start + len(chunk.tokens), len(chunk.block_table)
-            if not 0 <= chunk.start < end <= self.max_context:
-                raise ValueError(
-                    f"{chunk.request_id}: {len(chunk.tokens)} tokens at position {chunk.start} do not lie within the "
-                    f"runner's context of {self.max_context}"
-                )
-            if not -(-end // KV_BLOCK) <= length <= limits.blocks_per_sequence:
-                raise ValueError(
-                    f"{chunk.request_id}: a table of {length} blocks does not fit {end} positions; it needs "
-                    f"{-(-end // KV_BLOCK)} to {limits.blocks_per_sequence} blocks of {KV_BLOCK}"
-                )
-            _check_ids(f"{chunk.request_id}: token ids", chunk.tokens, self.vocab_size)
-            _check_ids(f"{chunk.request_id}: block ids", chunk.block_table, self.num_blocks)
-
-    def _lay_out(self, plan: StepPlan) -> int:
-        inputs, first, rows = self._inputs, 0, 0
-        for sequence, chunk in enumerate(plan.chunks):
-            count = len(chunk.tokens)
-            self._lay_tokens(chunk, sequence, first)
-            if chunk.sample:
-                inputs.logit_rows[rows] = first + count - 1
-                rows += 1
-            first += count
-        inputs.counts[[N_TOKENS, N_LOGITS, N_PIECES]] = first, rows, lay_query_blocks(inputs, plan.chunks)
-        return rows
-
-    def _lay_tokens(self, chunk: Chunk, sequence: int, first: int) -> None:
-        inputs, count = self._inputs, len(chunk.tokens)
-        table = np.asarray(chunk.block_table, np.int64)
-        inputs.tables[sequence, : len(table)] = table
-        positions = np.arange(chunk.start, chunk.start + count)
-        here = slice(first, first + count)
-        inputs.tokens[here], inputs.positions[here] = chunk.tokens, positions
-        inputs.slots[here] = table[positions // KV_BLOCK] * KV_BLOCK + positions % KV_BLOCK
 
 
 def load_weights(
@@ -178,11 +135,6 @@ def load_runner(
     if progress:
         progress("compiling kernels", 1, 1)
     return runner
-
-
-def _check_ids(what: str, ids: Sequence[int], count: int) -> None:
-    if min(ids) < 0 or max(ids) >= count:
-        raise ValueError(f"{what} must be 0 to {count - 1}, not {min(ids)} to {max(ids)}")
 
 
 def _active_bytes(spec: ModelSpec, weights: PackedWeights) -> float:

@@ -4,6 +4,7 @@ Order: logit_bias, repetition, presence and frequency penalty, min_tokens, tempe
 Each filter sees the distribution that the one before it left. Equal scores rank by the lower token id.
 """
 
+import math
 import secrets
 from collections.abc import Collection, Sequence
 
@@ -36,7 +37,7 @@ class Sampler:
 
     def __init__(self, params: SamplingParams, prompt: Sequence[int], stop_ids: Collection[int] = ()) -> None:
         self._params = params
-        self._seed = (secrets.randbits(64) if params.seed is None else params.seed) & _WORD
+        self._uniforms = _Uniforms((secrets.randbits(64) if params.seed is None else params.seed) & _WORD)
         self._index = 0
         self._counts: dict[int, int] = {}  # of the output
         self._prompt = prompt
@@ -52,13 +53,12 @@ class Sampler:
         Raises EngineError if a logit is NaN or infinite, or if the rules leave no token to choose.
         """
         best = int(logits.argmax())  # the first NaN if there is one, else the best value's lowest id
-        if not (np.isfinite(logits[best]) and np.isfinite(logits.min())):
+        if not (math.isfinite(logits[best]) and math.isfinite(logits.min())):
             raise EngineError(f"the model gave a NaN or infinite logit for output token {self._index}")
         scores = self._adjusted(logits)
+        token = best if scores is logits else int(scores.argmax())
         if self._params.temperature > 0:
-            token = self._draw(scores)
-        else:
-            token = best if scores is logits else int(scores.argmax())
+            token = self._draw(scores, scores[token])
         wanted = self._params.logprobs
         logprobs = None if wanted is None else log_probabilities(logits, token, wanted)
         self._counts[token] = self._counts.get(token, 0) + 1
@@ -100,13 +100,15 @@ class Sampler:
         counts = np.fromiter(self._counts.values(), dtype=np.float32, count=len(self._counts))
         scores[output] -= np.float32(params.frequency_penalty) * counts + np.float32(params.presence_penalty)
 
-    def _draw(self, scores: Floats) -> int:
+    def _draw(self, scores: Floats, peak: np.float32) -> int:
+        """peak: the best score."""
         params = self._params
         with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to -inf, which is right
-            scaled = scores - scores.max()
+            scaled = scores - peak
             # In place, as below: fresh pages cost more than the arithmetic.
-            scaled /= max(np.float32(params.temperature), _COLDEST)
-        uniform = _uniform(self._seed, self._index)
+            if params.temperature != 1.0:
+                scaled /= max(np.float32(params.temperature), _COLDEST)
+        uniform = self._uniforms.draw()
         ids: Ints | None = None
         if 0 < params.top_k < scaled.size:
             ids = ranked(scaled, params.top_k)
@@ -183,6 +185,13 @@ def _invert(weights: Floats, uniform: float) -> int:
     return start + int(np.searchsorted(inner, min(target, np.nextafter(inner[-1], 0.0)), side="right"))
 
 
-def _uniform(seed: int, index: int) -> float:
-    """A number in [0, 1) of 53 random bits: Philox, a function of key and counter."""
-    return int(np.random.Philox(key=seed, counter=index).random_raw() >> 11) * 2.0**-53
+class _Uniforms:
+    """Numbers in [0, 1) of 53 random bits. The one at an index is a function of seed and index: Philox makes blocks of
+    four words out of key and counter, and of each block one is used."""
+
+    def __init__(self, seed: int) -> None:
+        self._blocks = np.random.Philox(key=seed)
+
+    def draw(self) -> float:
+        """The number at the next index, from 0 on."""
+        return int(self._blocks.random_raw(4)[0] >> 11) * 2.0**-53

@@ -60,7 +60,7 @@ class WildSampler(Sampler):
     """Chooses a token beyond the vocabulary for the request with seed 13."""
 
     def sample(self, logits):
-        return (logits.size, None) if self._seed == 13 else super().sample(logits)
+        return (logits.size, None) if self._params.seed == 13 else super().sample(logits)
 
 
 def make_engine(
