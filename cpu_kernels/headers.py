@@ -1,45 +1,31 @@
-"""Scales and minima from a checkpoint's blocks into the heads of packed spans.
+"""Scales and minima from a checkpoint's blocks into the heads of packed units.
 
-`raw` and `out` are those of `packing`. `columns` is how many share a scale, 32 or 16, and `at` where in a span the 16
-bits of each row and group of columns begin.
+`raw` and `out` are those of `packing`; `at` is where in a unit the field begins. A block that has parts (see `layout`)
+is a unit.
 """
 
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
 from numpy.typing import NDArray
 
 from .jit import kernel
-from .memory import read_i64, read_u8, read_u16, write_u16
+from .memory import read_i64, read_u8, read_u16, write_u8, write_u16
 from .packing import Bytes, Table
-from .simd import Emit, Value, i32, micro_kernel
-
-
-@micro_kernel(types.float32)
-def _read_half(e: Emit, address: Value) -> Value:
-    """The float16 at an address."""
-    return e.load_one_half(e.pointer(address))
-
-
-@micro_kernel(types.uint16)
-def _half_bits(e: Emit, value: Value) -> Value:
-    """The bits of the float16 nearest to a float32."""
-    one = e.half_bits(e.splat(value, 1))
-    return e.b.extract_element(one, ir.Constant(i32, 0))
 
 
 @kernel
-def pack_halves(raw: Bytes, block_bytes: int, half_at: int, repeated: int, at: int, out: Bytes) -> None:
-    """A float16 of each block, for `repeated` groups of 32 columns."""
+def pack_halves(
+    raw: Bytes, block_bytes: int, half_at: int, flip: int, repeated: int, per_unit: int, at: int, out: Bytes
+) -> None:
+    """A float16 of each block, XORed with `flip`, `repeated` times; a unit has `per_unit` of them."""
     base, target = raw.ctypes.data, out.ctypes.data
     for row in range(raw.shape[0]):
         lane = target + row // 16 * out.strides[0] + row % 16 * 2 + at
         for block in range(raw.shape[1] // block_bytes):
-            half = read_u16(base + row * raw.strides[0] + block * block_bytes + half_at)
-            for group in range(block * repeated, (block + 1) * repeated):
-                write_u16(lane + group // 2 * out.strides[1] + group % 2 * 32, half)
+            half = read_u16(base + row * raw.strides[0] + block * block_bytes + half_at) ^ np.uint16(flip)
+            for place in range(block * repeated, (block + 1) * repeated):
+                write_u16(lane + place // per_unit * out.strides[1] + place % per_unit * 32, half)
 
 
 @kernel
@@ -61,34 +47,38 @@ def pack_listed(raw: Bytes, listed: NDArray[np.uint16], block_bytes: int, count:
 
 
 @kernel
-def _part(source: int, row: int) -> Any:
-    """A small integer of a block by a row of a table of parts."""
-    part = (np.int64(read_u8(source + read_i64(row))) >> read_i64(row + 8)) & read_i64(row + 16)
-    mask = read_i64(row + 40)
-    if mask:
-        part |= (np.int64(read_u8(source + read_i64(row + 24))) >> read_i64(row + 32) & mask) << 4
-    return np.int64(np.int8(part)) - read_i64(row + 48)
+def pack_part_bytes(raw: Bytes, block_bytes: int, first: int, count: int, at: int, out: Bytes) -> None:
+    """`count` bytes of each block, from byte `first` on."""
+    base, target = raw.ctypes.data, out.ctypes.data
+    for row in range(raw.shape[0]):
+        lane = target + row // 16 * out.strides[0] + row % 16 + at
+        for block in range(raw.shape[1] // block_bytes):
+            source = base + row * raw.strides[0] + block * block_bytes + first
+            for i in range(count):
+                write_u8(lane + block * out.strides[1] + 16 * i, read_u8(source + i))
 
 
 @kernel
-def pack_products(
-    raw: Bytes, parts: Table, block_bytes: int, half_at: int, factor: float, columns: int, at: int, out: Bytes
-) -> None:
-    """A float16 of each block times `factor` (1 or -1) and times small integers of it, rounded to float16.
+def _part(source: int, row: int) -> Any:
+    """Six bits of a block by a row of a table of parts."""
+    low = read_u8(source + read_i64(row)) >> read_i64(row + 8) & read_i64(row + 16)
+    return low | (read_u8(source + read_i64(row + 24)) >> read_i64(row + 32) & read_i64(row + 40)) << 4
 
-    parts [scales of a block, 7]: the byte, shift and mask of an integer's lowest bits, those of what lies 4 bits above,
-    and what is taken off. It is read as a signed byte before that.
+
+@kernel
+def pack_sixes(raw: Bytes, parts: Table, block_bytes: int, at: int, out: Bytes) -> None:
+    """The sixteen parts of 6 bits of each block, four for each span.
+
+    parts [16, 6]: the byte, shift and mask of a part's lowest bits, and those of what lies 4 bits above.
     """
     base, target, first_part = raw.ctypes.data, out.ctypes.data, parts.ctypes.data
-    last = 64 // columns * 32
     for row in range(raw.shape[0]):
-        lane = target + row // 16 * out.strides[0] + row % 16 * 2 + at
-        place = 0
+        tile, lane = target + row // 16 * out.strides[0] + at, row % 16
         for block in range(raw.shape[1] // block_bytes):
-            source = base + row * raw.strides[0] + block * block_bytes
-            scale = _read_half(source + half_at) * np.float32(factor)
-            for i in range(len(parts)):
-                write_u16(lane + place, _half_bits(scale * np.float32(_part(source, first_part + 56 * i))))
-                place += 32
-                if place == last:
-                    lane, place = lane + out.strides[1], 0
+            source, to = base + row * raw.strides[0] + block * block_bytes, tile + block * out.strides[1]
+            for span in range(4):
+                four = first_part + 4 * 48 * span
+                last = _part(source, four + 144)
+                word = _part(source, four) | _part(source, four + 48) << 6 | (last & 15) << 12
+                write_u16(to + 48 * span + 2 * lane, np.uint16(word))
+                write_u8(to + 48 * span + 32 + lane, np.uint8(_part(source, four + 96) | last >> 4 << 6))

@@ -52,7 +52,7 @@ def _writer(name: str) -> Any:
 read_f32, read_i64 = _reader("f32"), _reader("i64")
 read_u8, read_u16, read_u32, read_u64 = _reader("u8"), _reader("u16"), _reader("u32"), _reader("u64")
 write_f32, write_i32, write_i64 = _writer("f32"), _writer("i32"), _writer("i64")
-write_u16, write_u32 = _writer("u16"), _writer("u32")
+write_u8, write_u16, write_u32 = _writer("u8"), _writer("u16"), _writer("u32")
 
 
 @intrinsic

@@ -1,6 +1,6 @@
 """Filling packed tiles from a checkpoint's blocks: the permutation of `layout`, once per matrix at load.
 
-`raw` is uint8 [rows, bytes per row] of whole blocks, `out` uint8 [tiles, spans, span_bytes] of zeros, both contiguous.
+`raw` is uint8 [rows, bytes per row] of whole blocks, `out` uint8 [tiles, units, unit_bytes] of zeros, both contiguous.
 Rows and columns that the source lacks stay zero, and a zero scale silences whatever codes stand there.
 """
 
@@ -42,8 +42,10 @@ def _digits(source: int, octet: int, mask: Any) -> Any:
 
 
 @kernel
-def pack_plane(raw: Bytes, octets: Table, block_bytes: int, bits: int, at: int, out: Bytes) -> None:
-    """The plane at byte `at` of the spans: `bits` (1, 2 or 4) bits of every code.
+def pack_plane(
+    raw: Bytes, octets: Table, block_bytes: int, bits: int, at: int, spans: int, span_bytes: int, out: Bytes
+) -> None:
+    """`bits` (1, 2 or 4) bits of every code, to the planes of the `spans` of a unit at byte `at`, each `span_bytes` on.
 
     octets [columns of a block / 8, 2]: where in a block lie the eight bytes that hold these bits of eight columns, and
     how far above the lowest place.
@@ -52,8 +54,8 @@ def pack_plane(raw: Bytes, octets: Table, block_bytes: int, bits: int, at: int, 
     mask, joined = np.uint64(2**bits - 1) * _BYTES, 4 // bits
     words, last = len(octets) // joined, 128 * bits
     for row in range(raw.shape[0]):
-        lane = target + row // 16 * out.strides[0] + row % 16 * 4 + at
-        place = 0
+        unit = target + row // 16 * out.strides[0] + row % 16 * 4 + at
+        lane, place, span = unit, 0, 0
         for block in range(raw.shape[1] // block_bytes):
             source, octet = base + row * raw.strides[0] + block * block_bytes, first_octet
             for _ in range(words):
@@ -66,7 +68,10 @@ def pack_plane(raw: Bytes, octets: Table, block_bytes: int, bits: int, at: int, 
                 write_u32(lane + place, np.uint32((eight & _WORD) | (eight >> np.uint64(32 - bits))))
                 place += 64
                 if place == last:
-                    lane, place = lane + out.strides[1], 0
+                    lane, place, span = lane + span_bytes, 0, span + 1
+                    if span == spans:
+                        unit, span = unit + out.strides[1], 0
+                        lane = unit
 
 
 @kernel
@@ -131,28 +136,29 @@ def pack_trits(raw: Bytes, octets: Table, block_bytes: int, last_at: int, at: in
 
 
 @kernel
-def _pack_plane_of(codes: Bytes, position: int, bits: int, at: int, out: Bytes) -> None:
-    """Add `bits` bits from `position` of every code to the plane at byte `at` of the spans."""
+def _pack_plane_of(codes: Bytes, position: int, bits: int, at: int, spans: int, span_bytes: int, out: Bytes) -> None:
+    """Add `bits` bits from `position` of every code to the planes; those and the spans as for `pack_plane`."""
     base, target = codes.ctypes.data, out.ctypes.data
     mask, shared = np.uint32((2**bits - 1) * 0x01010101), 8 // bits
     for row in range(codes.shape[0]):
         source, lane = base + row * codes.strides[0], target + row // 16 * out.strides[0] + row % 16 * 4 + at
         for block in range(codes.shape[1] // 4):
-            to = lane + block // 16 * out.strides[1] + block // 8 % 2 * 64 * bits + block % 8 // shared * 64
+            span = lane + block // 16 // spans * out.strides[1] + block // 16 % spans * span_bytes
+            to = span + block // 8 % 2 * 64 * bits + block % 8 // shared * 64
             four = (read_u32(source + 4 * block) >> np.uint32(position)) & mask
             write_u32(to, read_u32(to) | (four << np.uint32(bits * (block % shared))))
 
 
 def pack_codes(values: Bytes, codes: Codes, out: Bytes) -> None:
     """Codes one a byte, [rows, columns] with whole groups of columns, into zeroed planes."""
-    _pack_plane_of(values, 0, codes.low, codes.low_at, out)
+    _pack_plane_of(values, 0, codes.low, codes.low_at, codes.spans, codes.plane_bytes, out)
     if codes.high:
-        _pack_plane_of(values, codes.low, codes.high, codes.high_at, out)
+        _pack_plane_of(values, codes.low, codes.high, codes.high_at, codes.spans, codes.plane_bytes, out)
 
 
 @kernel
 def _transpose(values: Any, out: Bytes) -> None:
-    """values [rows, columns] to out [tiles, spans * 64 * 16]: column by column, 16 rows each."""
+    """values [rows, columns] to out [tiles, units * 64 * 16]: column by column, 16 rows each."""
     for row in range(values.shape[0]):
         tile = out[row // 16]
         lane = row % 16
@@ -189,11 +195,14 @@ def pack_eights(blocks: Bytes, out: Bytes) -> None:
 
 
 def pack_headers(values: Halves, at: int, out: Bytes, columns: int = GROUP) -> None:
-    """Put 16 bits (float16, or bfloat16 as uint16) per row and `columns` columns at byte `at` of every span."""
+    """Put 16 bits (float16, or bfloat16 as uint16) per row and `columns` columns at byte `at` of every unit.
+
+    columns: 16 or 32, or more than a span has for one of a unit.
+    """
     rows, count = values.shape
-    tiles, spans = out.shape[:2]
-    per_span = SPAN // columns
-    padded = np.zeros((tiles * ROWS, spans * per_span), values.dtype)
+    tiles, units = out.shape[:2]
+    each = max(SPAN // columns, 1)
+    padded = np.zeros((tiles * ROWS, units * each), values.dtype)
     padded[:rows, :count] = values
-    order = padded.reshape(tiles, ROWS, spans, per_span).transpose(0, 2, 3, 1)
-    out[:, :, at : at + 32 * per_span] = np.ascontiguousarray(order).reshape(tiles, spans, -1).view(np.uint8)
+    order = padded.reshape(tiles, ROWS, units, each).transpose(0, 2, 3, 1)
+    out[:, :, at : at + 32 * each] = np.ascontiguousarray(order).reshape(tiles, units, -1).view(np.uint8)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .layout import E4M3, KINDS, ROWS, SPAN, SUMS, Codes, Record, padded
+from .layout import E4M3, KINDS, PART_BYTES, ROWS, SPAN, SUMS, Codes, Record, padded
 
 Array = NDArray[Any]
 
@@ -37,8 +37,8 @@ def quantise(x: Array) -> tuple[Array, Array, Array, Array]:
 
 
 def unpack(kind: str, tiles: Array, rows: int, columns: int) -> Array:
-    """The numbers in packed tiles, uint8 [tiles, spans, span_bytes] (see `layout`): float32 [rows, columns]."""
-    count, spans = tiles.shape[:2]
+    """The numbers in packed tiles, uint8 [tiles, units, unit_bytes] (see `layout`): float32 [rows, columns]."""
+    count, units = tiles.shape[:2]
     codes = KINDS[kind].codes
     if kind == "f8":
         return _unpack_eights(tiles)[:rows, :columns]
@@ -46,17 +46,59 @@ def unpack(kind: str, tiles: Array, rows: int, columns: int) -> Array:
         bits = np.ascontiguousarray(tiles).view({"f32": np.float32, "f16": np.float16, "bf16": np.uint16}[kind])
         values = (bits.astype(np.uint32) << 16).view(np.float32) if kind == "bf16" else bits.astype(np.float32)
         together = 2 if kind == "bf16" else 1
-        return _by_rows(values.reshape(count, spans, SPAN // together, ROWS, together))[:rows, :columns]
-    stored = _plane(tiles[:, :, codes.low_at :], codes.low)
+        return _by_rows(values.reshape(count, units, SPAN // together, ROWS, together))[:rows, :columns]
+    planes = tiles[:, :, codes.high_at :].reshape(count, units * codes.spans, codes.plane_bytes)
+    above = codes.low_at - codes.high_at
+    stored = _plane(planes[:, :, above:], codes.low)
     if codes.high:
-        stored = stored | _plane(tiles[:, :, codes.high_at : codes.low_at], codes.high) << codes.low
+        stored = stored | _plane(planes[:, :, :above], codes.high) << codes.low
     signed = (np.array(codes.unsigned) - codes.offset).astype(np.float32)[_by_rows(stored)]
-    scales = _headers(tiles[:, :, : codes.minima_at], codes)
-    values = signed * scales
+    scales, minima = _scales(tiles, codes)
+    values = signed * np.repeat(scales, codes.columns, axis=1)
     if codes.minima:
-        minima = _headers(tiles[:, :, codes.minima_at : codes.high_at], codes)
-        values += minima * scales if codes.zeros else minima
+        values += np.repeat(minima, codes.columns, axis=1)
     return np.asarray(values[:rows, :columns], np.float32)
+
+
+def _scales(tiles: Array, codes: Codes) -> tuple[Array, Array]:
+    """Scales and minima, float32 [rows, one for `codes.columns` columns]; without minima the latter mean nothing."""
+    scales = _headers(tiles[:, :, : codes.minima_at], codes)
+    minima = _headers(tiles[:, :, codes.minima_at : codes.parts_at], codes) if codes.minima else scales
+    if codes.parts:
+        factors, lifts = _parts(tiles[:, :, codes.parts_at :], codes)
+        each = factors.shape[1] // scales.shape[1]
+        return np.repeat(scales, each, axis=1) * factors, np.repeat(minima, each, axis=1) * lifts
+    return scales, minima * scales if codes.zeros else minima
+
+
+def _parts(tiles: Array, codes: Codes) -> tuple[Array, Array]:
+    """The parts of scales and of minima from where they begin in units, float32 as `_scales`."""
+    raw = tiles[:, :, : ROWS * PART_BYTES[codes.parts]] if codes.parts else tiles
+    by_unit: Array = raw.reshape(*raw.shape[:2], -1, ROWS)
+    scales: Array
+    minima: Array
+    if codes.parts == "bytes":
+        scales = minima = by_unit.view(np.int8)
+    elif codes.parts == "nibbles":
+        scales, minima = by_unit & 15, by_unit >> 4
+    elif codes.parts == "sixes":
+        spans = np.ascontiguousarray(raw).reshape(*raw.shape[:2], -1, 3 * ROWS)
+        words, rest = spans[..., : 2 * ROWS].view(np.uint16), spans[..., 2 * ROWS :]
+        four = np.stack([words & 63, words >> 6 & 63, rest & 63, words >> 12 | rest >> 6 << 4], axis=3).astype(np.int16)
+        scales, minima = (four[..., :2, :], four[..., 2:, :]) if codes.minima else (four - 32, four)
+    else:
+        pairs, nibbles = _digits(by_unit[:, :, :2], 2), _digits(by_unit[:, :, 2:], 4)
+        scales = minima = (nibbles | pairs << 4).astype(np.int16) - 32
+    shape = (*raw.shape[:2], -1, ROWS, 1)
+    by_row = [_by_rows(parts.reshape(shape)).astype(np.float32) for parts in (scales, minima)]
+    return by_row[0], by_row[1]
+
+
+def _digits(rows: Array, bits: int) -> Array:
+    """Bytes [tiles, units, n, 16 rows] -> [tiles, units, n * 8 / bits, 16 rows], the lowest bits of a byte first."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+    digits: Array = rows[:, :, :, None] >> shifts & (2**bits - 1)
+    return digits.reshape(*rows.shape[:2], -1, ROWS)
 
 
 def _unpack_eights(tiles: Array) -> Array:
@@ -77,16 +119,15 @@ def _plane(plane: Array, bits: int) -> Array:
 
 
 def _by_rows(vectors: Array) -> Array:
-    """[tiles, spans, vectors, 16 rows, columns] -> [rows, columns]."""
+    """[tiles, units or spans, vectors, 16 rows, columns] -> [rows, columns]."""
     return vectors.transpose(0, 3, 1, 2, 4).reshape(vectors.shape[0] * ROWS, -1)
 
 
 def _headers(halves: Array, codes: Codes) -> Array:
-    """16-bit floats [tiles, spans, scales, 16 rows] as bytes -> float32 [rows, columns]."""
+    """16-bit floats [tiles, units, scales, 16 rows] as bytes -> float32 [rows, scales]."""
     bits = np.ascontiguousarray(halves).view(np.uint16)
     values = (bits.astype(np.uint32) << 16).view(np.float32) if codes.bfloat else bits.view(np.float16)
-    by_rows = _by_rows(values.reshape(*bits.shape[:2], -1, ROWS, 1)).astype(np.float32)
-    return np.repeat(by_rows, codes.columns, axis=1)
+    return _by_rows(values.reshape(*bits.shape[:2], -1, ROWS, 1)).astype(np.float32)
 
 
 def bfloat_bits(x: Array) -> Array:

@@ -1,8 +1,8 @@
 """Where the fields of GGUF's blocks lie: tables for the kernels that move codes and scales into packed tiles.
 
 Octets of codes: a row for each eight columns, in order, with the first of the eight bytes that hold their bits and how
-far above the lowest place these are. Parts, the small integers that a block's scale is multiplied by: a row for each
-group of columns, as `cpu_kernels.headers.pack_products` reads it. Lists: the scale for each value of a byte.
+far above the lowest place these are. Parts, the small integers that a block's scale is multiplied by: a row for each,
+as `cpu_kernels.headers.pack_sixes` reads it. Lists: the scale for each value of a byte.
 """
 
 from collections.abc import Sequence
@@ -40,38 +40,17 @@ def trit_octets() -> Table:
     return _table([*first, *((byte, power) for power in powers for byte in (32, 40))])
 
 
-def k_scales() -> Table:
-    """Q4_K, Q5_K: eight of 6 bits; four whole, of four the low nibbles and the upper two bits."""
-    return _table(
-        [*((4 + i, 0, 63, *_NONE, 0) for i in range(4)), *((12 + i, 0, 15, 4 + i, 6, 3, 0) for i in range(4))]
-    )
+def k_parts() -> Table:
+    """Q4_K, Q5_K: of each span two scales and two minima. Those of the first two spans are whole bytes without their
+    upper two bits, which are those of the others; these have their scales in low nibbles, their minima in high ones."""
+    whole = [(byte, 0, 63, *_NONE) for byte in range(4, 12)]
+    split = [(12 + i, 4 * side, 15, 4 + i + 4 * side, 6, 3) for side in (0, 1) for i in range(4)]
+    return _table([of[i] for of in (whole, split) for i in (0, 1, 4, 5, 2, 3, 6, 7)])
 
 
-def k_minima() -> Table:
-    """Q4_K, Q5_K: as the scales, four bytes later and in the high nibbles."""
-    return _table(
-        [*((8 + i, 0, 63, *_NONE, 0) for i in range(4)), *((12 + i, 4, 15, 8 + i, 6, 3, 0) for i in range(4))]
-    )
-
-
-def q2_k_parts(shift: int) -> Table:
-    """Q2_K: 16 nibbles, the scales below the minima."""
-    return _table([(i, shift, 15, *_NONE, 0) for i in range(16)])
-
-
-def q3_k_scales() -> Table:
-    """Q3_K: 16 nibbles, the low ones first, then 4 x 4 pairs of bits; 32 above their value."""
-    return _table([(96 + i % 8, i // 8 * 4, 15, 104 + i % 4, i // 4 * 2, 3, 32) for i in range(16)])
-
-
-def q6_k_scales() -> Table:
-    """Q6_K: 16 signed bytes."""
-    return _table([(192 + i, 0, 255, *_NONE, 0) for i in range(16)])
-
-
-def iq4_xs_scales() -> Table:
-    """IQ4_XS: 8 nibbles, low and high by turns, and 8 pairs of bits; 32 above their value."""
-    return _table([(4 + i // 2, i % 2 * 4, 15, 2 + i // 4, i % 4 * 2, 3, 32) for i in range(8)])
+def q3_k_parts() -> Table:
+    """Q3_K: 16 nibbles, the low ones first, then 4 x 4 pairs of bits."""
+    return _table([(96 + i % 8, i // 8 * 4, 15, 104 + i % 4, i // 4 * 2, 3) for i in range(16)])
 
 
 def mxfp4_scales() -> NDArray[np.uint16]:

@@ -16,8 +16,8 @@ from .errors import UnsupportedModelError
 from .scaled_blocks import EIGHTS_BYTES, INTEGERS, dequantise_eights, encode_eights
 
 PackedKind = Literal[
-    "f32", "f16", "bf16", "f8", "q8", "q8b", "q4", "q4b", "q4m", "q4z", "q4zb", "q5", "q5m", "q6", "q2", "q2m", "q3",
-    "iq4", "mx4", "nv4",
+    "f32", "f16", "bf16", "f8", "q8", "q8b", "q4", "q4b", "q4m", "q4z", "q4zb", "q4k", "q5", "q5m", "q5k", "q6k", "q2",
+    "q2k", "q3k", "iq4", "iq4k", "mx4", "nv4",
 ]  # fmt: skip
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
@@ -94,14 +94,12 @@ FORMATS: Mapping[str, WeightFormat] = MappingProxyType(
             _row("Q5_0", "q5", True, INT8_ERROR),
             _row("Q5_1", "q5m", True, INT8_ERROR),
             _row("Q8_0", "q8", True, INT8_ERROR),
-            # Not exact, with their own codes: a scale of few bits times that of its block is rounded to float16, and
-            # a minimum likewise: up to 2^-11 of each, far below the rounding of the activations.
-            _row("Q2_K", "q2m", False, INT8_ERROR),
-            _row("Q3_K", "q3", False, INT8_ERROR),
-            _row("Q4_K", "q4m", False, INT8_ERROR),
-            _row("Q5_K", "q5m", False, INT8_ERROR),
-            _row("Q6_K", "q6", False, INT8_ERROR),
-            _row("IQ4_XS", "iq4", False, INT8_ERROR),
+            _row("Q2_K", "q2k", True, INT8_ERROR),
+            _row("Q3_K", "q3k", True, INT8_ERROR),
+            _row("Q4_K", "q4k", True, INT8_ERROR),
+            _row("Q5_K", "q5k", True, INT8_ERROR),
+            _row("Q6_K", "q6k", True, INT8_ERROR),
+            _row("IQ4_XS", "iq4k", True, INT8_ERROR),
             _row("IQ4_NL", "iq4", True, INT8_ERROR),
             _row("MXFP4", "mx4", True, INT8_ERROR),
             _row("NVFP4", "nv4", True, INT8_ERROR),

@@ -3,12 +3,13 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..cpu_kernels.crew import Crew
-from ..cpu_kernels.layout import KINDS, ROWS, SPAN, packed_bytes, padded, padded_rows
+from ..cpu_kernels.layout import KINDS, ROWS, SPAN, packed_bytes, packed_shape, padded, padded_rows
 from ..cpu_kernels.seating import Seating
 from ..cpu_kernels.tiles.choice import TileKernels
 from .checkpoint import Tensor, check_unchanged, release
@@ -58,8 +59,13 @@ class PackedMatrix:
         return padded(self.columns) // SPAN
 
     @property
+    def units(self) -> int:
+        """Of a tile."""
+        return packed_shape(self.kind, self.rows, self.columns)[1]
+
+    @property
     def tile_bytes(self) -> int:
-        return self.spans * KINDS[self.kind].span_bytes
+        return self.units * KINDS[self.kind].unit_bytes
 
     @property
     def nbytes(self) -> int:
@@ -230,8 +236,6 @@ def _pack_one(model: Model, slot: Slot, node: int, arena: NDArray[np.uint8]) -> 
         return
     # Only here, since rows of q and k that are put in order are a copy, which lives no longer than this.
     tensor = weights.tensor(slot.role) if slot.expert is None else stored
-    spans, span_bytes = padded(slot.columns) // SPAN, KINDS[slot.kind].span_bytes
-    tile_bytes = spans * span_bytes
     slab = max(2 * ROWS, _SLAB // padded(slot.columns) // (2 * ROWS) * (2 * ROWS))
     share = share_of(slot.rows, slot.nodes)
     begin, end = node * share, min((node + 1) * share, slot.rows)
@@ -240,8 +244,8 @@ def _pack_one(model: Model, slot: Slot, node: int, arena: NDArray[np.uint8]) -> 
         last = min(first + slab, end)
         check_unchanged(*tensor.views(first, last))
         raw = tensor.rows(first, last)
-        start = at + (first - begin) // ROWS * tile_bytes
-        tiles = padded_rows(len(raw)) // ROWS
-        out = arena[start : start + tiles * tile_bytes].reshape(tiles, spans, span_bytes)
+        start = at + packed_bytes(slot.kind, first - begin, slot.columns)
+        shape = packed_shape(slot.kind, len(raw), slot.columns)
+        out = arena[start : start + prod(shape)].reshape(shape)
         pack_rows(tensor.format, raw, slot.columns, out)
         release(*tensor.views(first, last))  # mapped pages count as resident

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cpu_kernels.layout import GROUP, KINDS, RECORDS, ROWS, SPAN, packed_bytes, padded, padded_rows, record_bytes
-from ..cpu_kernels.packing import Halves, pack_codes, pack_headers
+from ..cpu_kernels.layout import KINDS, RECORDS, ROWS, packed_bytes, packed_shape, padded, padded_rows, record_bytes
 from .codes import pack_rows
 from .formats import FORMATS, Floats
 from .memory import arena
 from .pack import PackedMatrix, PackedWeights
 from .progress import Progress
+from .random_codes import fill_codes
 
 FAR = 1 << 28  # bytes of weights that no cache holds
 DISTINCT = 16  # experts with numbers of their own; the others repeat them at other addresses
@@ -113,7 +113,7 @@ def _fill(shape: MoeShape, name: str, expert: int, part: str, out: Bytes) -> Non
 
 
 def fill_anyhow(kind: str, rows: int, columns: int, out: Bytes) -> None:
-    """Numbers that no kernel is slow with: normal floats, or any codes with small scales, around zero."""
+    """Numbers that no kernel is slow with: normal floats, or any codes, around zero."""
     tiles, random, codes = _tiles(kind, rows, columns, out), np.random.default_rng(0), KINDS[kind].codes
     if codes is None:
         row = next(row for row in FORMATS.values() if row.packed == kind)
@@ -121,19 +121,8 @@ def fill_anyhow(kind: str, rows: int, columns: int, out: Bytes) -> None:
         values[:, :columns] = random.standard_normal((rows, columns), np.float32)
         pack_rows(row.name, encode(row.name, values), columns, tiles)
         return
-    width = -(-columns // GROUP) * GROUP
-    pack_codes(random.integers(0, 2 ** (codes.low + codes.high), (rows, width), np.uint8), codes, tiles)
-    small = np.full((rows, width // codes.columns), 2.0**-7, np.float32)
-    pack_headers(_halves(small, codes.bfloat), 0, tiles, codes.columns)
-    if codes.minima:
-        middle = -(2 ** (codes.low + codes.high - 1)) * (np.ones_like(small) if codes.zeros else small)
-        pack_headers(_halves(middle, codes.bfloat), codes.minima_at, tiles, codes.columns)
-
-
-def _halves(values: Floats, bfloat: bool) -> Halves:
-    """Powers of two in the type of a kind's scales."""
-    return (values.view(np.uint32) >> 16).astype(np.uint16) if bfloat else values.astype(np.float16)
+    fill_codes(codes, tiles, columns**-0.5, random)
 
 
 def _tiles(kind: str, rows: int, columns: int, out: Bytes) -> Bytes:
-    return out.reshape(padded_rows(rows) // ROWS, padded(columns) // SPAN, -1)
+    return out.reshape(packed_shape(kind, rows, columns))

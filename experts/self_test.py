@@ -24,7 +24,7 @@ Note = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """A part of a tile, uint8 [spans, span_bytes], and where it lies."""
+    """A part of a tile, uint8 [units, unit_bytes], and where it lies."""
 
     name: str
     tile: NDArray[np.uint8]
@@ -86,14 +86,19 @@ def _samples(weights: PackedWeights, matrices: list[tuple[str, PackedMatrix]]) -
     places = {}
     for (name, matrix), part in zip((matrices[0], matrices[len(matrices) // 2], matrices[-1]), (0, 1, 2), strict=True):
         tile = part * ((matrix.rows - 1) // ROWS) // 2  # not one of padding alone
-        first = part * max(matrix.spans - _MOST_SPANS, 0) // 2
+        first = part * max(matrix.units - _most_units(matrix), 0) // 2
         places[matrix.address, tile, first] = _Sample(f"tile {tile} of {name}", _part_of(weights, matrix, tile, first))
     return list(places.values())
 
 
+def _most_units(matrix: PackedMatrix) -> int:
+    return _MOST_SPANS // KINDS[matrix.kind].spans
+
+
 def _part_of(weights: PackedWeights, matrix: PackedMatrix, tile: int, first: int) -> NDArray[np.uint8]:
-    span_bytes, spans = KINDS[matrix.kind].span_bytes, min(matrix.spans, _MOST_SPANS)
+    """A tile's units from the `first` on."""
+    unit_bytes, units = KINDS[matrix.kind].unit_bytes, min(matrix.units, _most_units(matrix))
     node, below = divmod(tile, matrix.share)
-    here = matrix.address + node * matrix.gap + below * matrix.tile_bytes + first * span_bytes
+    here = matrix.address + node * matrix.gap + below * matrix.tile_bytes + first * unit_bytes
     start = here - weights.arena.ctypes.data
-    return weights.arena[start : start + spans * span_bytes].reshape(spans, span_bytes)
+    return weights.arena[start : start + units * unit_bytes].reshape(units, unit_bytes)

@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cpu_kernels import reference
-from ..cpu_kernels.layout import E4M3, KINDS, ROWS, SPAN, Codes, packed_bytes, padded
+from ..cpu_kernels.layout import E4M3, KINDS, ROWS, SPAN, packed_bytes, packed_shape, padded
 from .memory import arena
 from .pack import PackedMatrix, PackedWeights
+from .random_codes import fill_codes
 from .roles import Shape, role_shapes
 from .spec import ModelSpec
 
@@ -109,8 +110,8 @@ def _add_matrices(
 ) -> Floats:
     """Fill a matrix, or the matrices of a bank, and give their numbers."""
     rows, columns = shape[-2:]
-    tiles = place.reshape(-1, padded(columns) // SPAN, KINDS[kind].span_bytes)
-    _fill(kind, tiles, rng)
+    tiles = place.reshape(-1, *packed_shape(kind, rows, columns)[1:])
+    _fill(kind, tiles, columns, rng)
     if len(shape) == 2:
         packed.matrices[role] = PackedMatrix(kind, rows, columns, tiles.ctypes.data)
         return reference.unpack(kind, tiles, rows, columns)
@@ -119,9 +120,9 @@ def _add_matrices(
     return np.stack([reference.unpack(kind, expert, rows, columns) for expert in bank])
 
 
-def _fill(kind: str, tiles: Bytes, rng: np.random.Generator) -> None:
+def _fill(kind: str, tiles: Bytes, columns: int, rng: np.random.Generator) -> None:
     """Any codes or floats, with a deviation that keeps the size of what is multiplied."""
-    codes, deviation = KINDS[kind].codes, np.float32(tiles.shape[1] * SPAN) ** -0.5
+    codes, deviation = KINDS[kind].codes, np.float32(columns) ** -0.5
     if kind == "f8":
         numbers = np.array(E4M3)
         numbers[[0x7F, 0xFF]] = 0  # no numbers
@@ -134,19 +135,4 @@ def _fill(kind: str, tiles: Bytes, rng: np.random.Generator) -> None:
         )
         tiles[:] = bits.view(np.uint8).reshape(tiles.shape)
     else:
-        _fill_codes(codes, tiles, rng, deviation)
-
-
-def _fill_codes(codes: Codes, tiles: Bytes, rng: np.random.Generator, deviation: np.float32) -> None:
-    tiles[:] = rng.integers(0, 256, tiles.shape, np.uint8)
-    numbers = np.array(codes.unsigned) - codes.offset
-    scales = rng.uniform(0.5, 1.5, (*tiles.shape[:2], codes.minima_at // 2)).astype(np.float32)
-    scales *= np.float32(deviation / numbers.std())
-    tiles[:, :, : codes.minima_at] = _header(scales, codes)
-    if codes.minima:
-        levels = np.full_like(scales, -numbers.mean()) if codes.zeros else -scales * np.float32(numbers.mean())
-        tiles[:, :, codes.minima_at : codes.high_at] = _header(levels, codes)
-
-
-def _header(values: Floats, codes: Codes) -> Bytes:
-    return (reference.bfloat_bits(values) if codes.bfloat else values.astype(np.float16)).view(np.uint8)
+        fill_codes(codes, tiles, float(deviation), rng)

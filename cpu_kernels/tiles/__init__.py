@@ -156,6 +156,19 @@ def _read_q4zb(tile: int, lane: int, spans: int, out: int) -> None:
     _unpack_q4zb(tile, lane, spans, out)
 
 
+_dot_q4k, _unpack_q4k = dot_tile("q4k"), unpack_row("q4k")
+
+
+@kernel
+def _product_q4k(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
+    _dot_q4k(count, w, spans, rows, out, stride)
+
+
+@kernel
+def _read_q4k(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_q4k(tile, lane, spans, out)
+
+
 _dot_q5, _unpack_q5 = dot_tile("q5"), unpack_row("q5")
 
 
@@ -182,17 +195,30 @@ def _read_q5m(tile: int, lane: int, spans: int, out: int) -> None:
     _unpack_q5m(tile, lane, spans, out)
 
 
-_dot_q6, _unpack_q6 = dot_tile("q6"), unpack_row("q6")
+_dot_q5k, _unpack_q5k = dot_tile("q5k"), unpack_row("q5k")
 
 
 @kernel
-def _product_q6(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
-    _dot_q6(count, w, spans, rows, out, stride)
+def _product_q5k(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
+    _dot_q5k(count, w, spans, rows, out, stride)
 
 
 @kernel
-def _read_q6(tile: int, lane: int, spans: int, out: int) -> None:
-    _unpack_q6(tile, lane, spans, out)
+def _read_q5k(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_q5k(tile, lane, spans, out)
+
+
+_dot_q6k, _unpack_q6k = dot_tile("q6k"), unpack_row("q6k")
+
+
+@kernel
+def _product_q6k(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
+    _dot_q6k(count, w, spans, rows, out, stride)
+
+
+@kernel
+def _read_q6k(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_q6k(tile, lane, spans, out)
 
 
 _dot_q2, _unpack_q2 = dot_tile("q2"), unpack_row("q2")
@@ -208,30 +234,30 @@ def _read_q2(tile: int, lane: int, spans: int, out: int) -> None:
     _unpack_q2(tile, lane, spans, out)
 
 
-_dot_q2m, _unpack_q2m = dot_tile("q2m"), unpack_row("q2m")
+_dot_q2k, _unpack_q2k = dot_tile("q2k"), unpack_row("q2k")
 
 
 @kernel
-def _product_q2m(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
-    _dot_q2m(count, w, spans, rows, out, stride)
+def _product_q2k(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
+    _dot_q2k(count, w, spans, rows, out, stride)
 
 
 @kernel
-def _read_q2m(tile: int, lane: int, spans: int, out: int) -> None:
-    _unpack_q2m(tile, lane, spans, out)
+def _read_q2k(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_q2k(tile, lane, spans, out)
 
 
-_dot_q3, _unpack_q3 = dot_tile("q3"), unpack_row("q3")
-
-
-@kernel
-def _product_q3(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
-    _dot_q3(count, w, spans, rows, out, stride)
+_dot_q3k, _unpack_q3k = dot_tile("q3k"), unpack_row("q3k")
 
 
 @kernel
-def _read_q3(tile: int, lane: int, spans: int, out: int) -> None:
-    _unpack_q3(tile, lane, spans, out)
+def _product_q3k(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
+    _dot_q3k(count, w, spans, rows, out, stride)
+
+
+@kernel
+def _read_q3k(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_q3k(tile, lane, spans, out)
 
 
 _dot_iq4, _unpack_iq4 = dot_tile("iq4"), unpack_row("iq4")
@@ -245,6 +271,19 @@ def _product_iq4(count: int, w: int, spans: int, rows: int, out: int, stride: in
 @kernel
 def _read_iq4(tile: int, lane: int, spans: int, out: int) -> None:
     _unpack_iq4(tile, lane, spans, out)
+
+
+_dot_iq4k, _unpack_iq4k = dot_tile("iq4k"), unpack_row("iq4k")
+
+
+@kernel
+def _product_iq4k(count: int, w: int, spans: int, rows: int, out: int, stride: int) -> None:
+    _dot_iq4k(count, w, spans, rows, out, stride)
+
+
+@kernel
+def _read_iq4k(tile: int, lane: int, spans: int, out: int) -> None:
+    _unpack_iq4k(tile, lane, spans, out)
 
 
 _dot_mx4, _unpack_mx4 = dot_tile("mx4"), unpack_row("mx4")
@@ -285,13 +324,16 @@ PRODUCTS = {
     "q4m": _product_q4m,
     "q4z": _product_q4z,
     "q4zb": _product_q4zb,
+    "q4k": _product_q4k,
     "q5": _product_q5,
     "q5m": _product_q5m,
-    "q6": _product_q6,
+    "q5k": _product_q5k,
+    "q6k": _product_q6k,
     "q2": _product_q2,
-    "q2m": _product_q2m,
-    "q3": _product_q3,
+    "q2k": _product_q2k,
+    "q3k": _product_q3k,
     "iq4": _product_iq4,
+    "iq4k": _product_iq4k,
     "mx4": _product_mx4,
     "nv4": _product_nv4,
 }
@@ -307,13 +349,16 @@ READERS = {
     "q4m": _read_q4m,
     "q4z": _read_q4z,
     "q4zb": _read_q4zb,
+    "q4k": _read_q4k,
     "q5": _read_q5,
     "q5m": _read_q5m,
-    "q6": _read_q6,
+    "q5k": _read_q5k,
+    "q6k": _read_q6k,
     "q2": _read_q2,
-    "q2m": _read_q2m,
-    "q3": _read_q3,
+    "q2k": _read_q2k,
+    "q3k": _read_q3k,
     "iq4": _read_iq4,
+    "iq4k": _read_iq4k,
     "mx4": _read_mx4,
     "nv4": _read_nv4,
 }

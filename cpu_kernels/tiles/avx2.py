@@ -18,13 +18,13 @@ _Blocks = Sequence[tuple[int, int]]  # half of the span, 4 columns in it
 
 
 def dots_by_pairs(
-    e: Emit, codes: Codes, tile: Value, inputs: list[Value], blocks: _Blocks, corrections: list[Value]
+    e: Emit, codes: Codes, planes: Value, inputs: list[Value], blocks: _Blocks, corrections: list[Value]
 ) -> list[Value]:
     """Per token, exact sums of weight (in units of its scale) times code over the blocks. At best for 4 tokens.
 
     corrections: per token, what codes without their offset have to be brought down by.
     """
-    dots = [e.join(sides) for sides in _side_dots(e, codes, tile, inputs, blocks)]
+    dots = [e.join(sides) for sides in _side_dots(e, codes, planes, inputs, blocks)]
     return dots if _signed(codes) else [e.b.add(*both) for both in zip(dots, corrections, strict=True)]
 
 
@@ -38,13 +38,13 @@ def _together(codes: Codes) -> int:
     return 1 if _signed(codes) else 32767 // (2 * 127 * max(codes.unsigned))
 
 
-def _side_dots(e: Emit, codes: Codes, tile: Value, inputs: list[Value], blocks: _Blocks) -> list[list[Value]]:
+def _side_dots(e: Emit, codes: Codes, planes: Value, inputs: list[Value], blocks: _Blocks) -> list[list[Value]]:
     """Per token, of either side int32 sums over the blocks."""
     together = _together(codes)
     totals: list[list[Value | None]] = [[None, None] for _ in inputs]
     pairs: list[list[Value | None]] = [[None, None] for _ in inputs]
     for number, (half, block) in enumerate(blocks, 1):
-        weights = e.halves(_weights(e, codes, tile, half, block))
+        weights = e.halves(_weights(e, codes, planes, half, block))
         is_last = number % together == 0 or number == len(blocks)
         for t, x in enumerate(inputs):
             activations = e.b.bitcast(e.splat(e.load(i32, x, 4 * block, 4), 8), _i8x32)
@@ -63,11 +63,11 @@ def _plus(e: Emit, total: Value | None, term: Value) -> Value:
     return e.b.asm(ir.FunctionType(value.type, [value.type]), "", "=x,0", [value], True)
 
 
-def _weights(e: Emit, codes: Codes, tile: Value, half: int, block: int) -> Value:
+def _weights(e: Emit, codes: Codes, planes: Value, half: int, block: int) -> Value:
     """Of a block, bytes in units of their scales: with the offset, or signed."""
     if not _signed(codes):
-        return unsigned_codes(e, codes, tile, half, block)
-    stored = stored_codes(e, codes, tile, half, block)
+        return unsigned_codes(e, codes, planes, half, block)
+    stored = stored_codes(e, codes, planes, half, block)
     if codes.table:
         return e.lookup([entry % 256 for entry in codes.table], stored)
     return e.b.xor(stored, e.constant(i8x64, codes.offset))

@@ -30,9 +30,9 @@ def _read(address: int, tile: int, lane: int, spans: int, out: int) -> None:
 def fault_on(tested: TileKernel, tile: Bytes) -> str | None:
     """What is wrong with the kernel's result on a tile; None if nothing.
 
-    tile: uint8 [spans, span_bytes] on a border of 64 bytes. Rows with weights that are not finite are left out.
+    tile: uint8 [units, unit_bytes] on a border of 64 bytes. Rows with weights that are not finite are left out.
     """
-    values = reference.unpack(tested.kind, tile[None], ROWS, SPAN * len(tile))
+    values = reference.unpack(tested.kind, tile[None], ROWS, SPAN * KINDS[tested.kind].spans * len(tile))
     finite = np.asarray(np.isfinite(values).all(axis=1))
     check = _product_fault if tested.part == "product" else _reader_fault
     with np.errstate(invalid="ignore", over="ignore"):  # of what was left out, or of a wrong result
@@ -48,11 +48,11 @@ def _product_fault(tested: TileKernel, tile: Bytes, values: Floats, finite: NDAr
     weights = values[finite].astype(np.float64)
     expected = x.astype(np.float64) @ weights.T
     magnitude = np.abs(x).astype(np.float64) @ np.abs(weights).T + _NOTHING
-    together = None
+    spans, together = values.shape[1] // SPAN, None
     for count in range(BLOCK, 0, -1):
         got = np.full((count, ROWS), np.nan, np.float32)
         _multiply(
-            tested.address, count, tile.ctypes.data, len(tile), addresses.ctypes.data, got.ctypes.data, got.strides[0]
+            tested.address, count, tile.ctypes.data, spans, addresses.ctypes.data, got.ctypes.data, got.strides[0]
         )
         got = got[:, finite]
         error = float((np.abs(got - expected[:count]) / magnitude[:count]).max(initial=0.0))
@@ -69,7 +69,7 @@ def _reader_fault(tested: TileKernel, tile: Bytes, values: Floats, finite: NDArr
     limit = _READ_TOLERANCE * float(np.abs(values[finite]).max(initial=0.0))
     for lane in np.flatnonzero(finite):
         row[:] = np.nan
-        _read(tested.address, tile.ctypes.data, int(lane), len(tile), row.ctypes.data)
+        _read(tested.address, tile.ctypes.data, int(lane), values.shape[1] // SPAN, row.ctypes.data)
         error = float(np.abs(row - values[lane]).max())
         if not error <= limit:
             return f"row {lane} is off by {error:.2g}"

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ..features import Tier
-from ..layout import GROUP, KINDS, SPAN, SUMS, Codes
+from ..layout import GROUP, KINDS, SPAN, SUMS, Codes, Kind
 from ..simd import Emit, Value, f32, f32x16, i32, i32x16, i64, micro_kernel
 from .avx2 import dots_by_pairs
-from .codes import minima, parts, scales, unsigned_codes
+from .codes import minima, parts, scales, span_at, unit_at, unsigned_codes
 from .eights import eights_span
 
 BLOCK = 8  # most activation records per call of a product
@@ -55,48 +55,77 @@ def _some_records(
 ) -> None:
     """The tile times `tokens` records, whose addresses are at `table`."""
     records = [e.pointer(e.load(i64, table, 8 * t, 8)) for t in range(tokens)]
-    codes, span_bytes = KINDS[kind].codes, KINDS[kind].span_bytes
-    body = _integer_span(codes) if codes else eights_span
-    at_once = tokens if e.tier.registers >= 32 else _AT_ONCE
+    layout, per_unit = KINDS[kind], e.const(KINDS[kind].spans)
 
-    def span(s: Value, totals: list[Value]) -> list[Value]:
-        here = e.at(tile, e.b.mul(s, e.const(span_bytes)))
-        if tokens >= _BUSY:
-            for line in range(0, span_bytes, 64):
-                e.prefetch(here, _AHEAD + line)
-        sums: list[Value] = []
-        for first in range(0, tokens, at_once):
-            if first:
-                e.keep_order()  # else unpacked weights wait on the stack
-            some = slice(first, first + at_once)
-            sums += body(e, here, records[some], s, spans, totals[some])
-        return sums
+    def unit(number: Value, totals: list[Value]) -> list[Value]:
+        body = _integer_unit(e, layout.codes, tile, number, spans) if layout.codes else _eights_unit(e, tile)
+        first = e.b.mul(number, per_unit)
 
-    for t, total in enumerate(e.loop(spans, [e.zero()] * tokens, span)):
+        def span(n: Value, totals: list[Value]) -> list[Value]:
+            s = e.b.add(first, n)
+            if tokens >= _BUSY:
+                _ask_ahead(e, layout, tile, s)
+            return _by_few(e, body, n, s, records, totals)
+
+        if layout.spans == 1:
+            return span(e.const(0), totals)
+        rest = e.b.sub(spans, first)
+        return e.loop(e.b.select(e.b.icmp_signed("<", rest, per_unit), rest, per_unit), totals, span)
+
+    units = e.b.udiv(e.b.add(spans, e.const(layout.spans - 1)), per_unit)
+    for t, total in enumerate(e.loop(units, [e.zero()] * tokens, unit)):
         e.store(total, target, e.b.mul(out_stride, e.const(t)), 4)
 
 
-_SpanBody = Callable[[Emit, Value, list[Value], Value, Value, list[Value]], list[Value]]
+def _ask_ahead(e: Emit, layout: Kind, tile: Value, s: Value) -> None:
+    """Ask for as many bytes as a span has in its unit."""
+    share = layout.unit_bytes // layout.spans
+    here = e.at(tile, e.b.mul(s, e.const(share)))
+    for line in range(0, share, 64):
+        e.prefetch(here, _AHEAD + line)
 
 
-def _integer_span(codes: Codes) -> _SpanBody:
+# (number of a span in its unit, in the tile, some records, their totals) -> totals
+_SpanBody = Callable[[Value, Value, list[Value], list[Value]], list[Value]]
+
+
+def _by_few(e: Emit, body: _SpanBody, n: Value, s: Value, records: list[Value], totals: list[Value]) -> list[Value]:
+    """A span times all records, as many at a time as there are registers for."""
+    at_once = len(records) if e.tier.registers >= 32 else _AT_ONCE
+    sums: list[Value] = []
+    for first in range(0, len(records), at_once):
+        if first:
+            e.keep_order()  # else unpacked weights wait on the stack
+        some = slice(first, first + at_once)
+        sums += body(n, s, records[some], totals[some])
+    return sums
+
+
+def _eights_unit(e: Emit, tile: Value) -> _SpanBody:
+    return lambda _, s, records, totals: eights_span(e, tile, s, records, totals)
+
+
+def _integer_unit(e: Emit, codes: Codes, tile: Value, number: Value, spans: Value) -> _SpanBody:
     """Integer dot products, each times its weights' scale; their sum over the span times the record's scale."""
+    # Scales of four spans are read once: read for each, they broke up the stream, and one token had up to 11 % less.
+    unit = unit_at(e, codes, tile, number, 1 / SUMS[codes.columns])
 
-    def body(e: Emit, tile: Value, records: list[Value], s: Value, spans: Value, totals: list[Value]) -> list[Value]:
+    def body(n: Value, s: Value, records: list[Value], totals: list[Value]) -> list[Value]:
+        span = span_at(e, codes, unit, n)
         columns, here = e.b.mul(spans, e.const(SPAN)), e.b.mul(s, e.const(SPAN))
         inputs = [e.at(x, here) for x in records]
         sums_at = _sums_at(e, codes, columns, here)
         sums = [e.at(x, sums_at) for x in records]
         values = [e.zero()] * len(records)
         for place in range(SPAN // codes.columns):
-            if codes.columns < GROUP or codes.minima:
+            if codes.columns < GROUP or codes.minima or codes.parts:
                 e.keep_order()  # else loads are moved up, and registers run out
-            weight_scale = scales(e, codes, tile, place)
-            products = zip(_dots(e, codes, tile, inputs, place, sums), values, strict=True)
+            weight_scale = scales(e, codes, span, place)
+            products = zip(_dots(e, codes, span.planes, inputs, place, sums), values, strict=True)
             first = place == 0
             values = [e.b.fmul(dot, weight_scale) if first else e.fma(dot, weight_scale, v) for dot, v in products]
             if codes.minima:
-                level = e.b.fmul(minima(e, codes, tile, place), e.constant(f32x16, 1 / SUMS[codes.columns]))
+                level = minima(e, codes, span, place)
                 values = [e.fma(level, _as_floats(e, x, 4 * place), v) for x, v in zip(sums, values, strict=True)]
         scales_at = e.b.add(columns, e.b.lshr(here, e.const(4)))
         factors = [e.splat(e.load(f32, x, scales_at, 4)) for x in records]
@@ -118,16 +147,16 @@ def _sums_at(e: Emit, codes: Codes, columns: Value, here: Value) -> Value:
     return e.b.add(e.b.add(first, e.b.lshr(columns, e.const(3))), e.b.lshr(here, e.const(2)))
 
 
-def _dots(e: Emit, codes: Codes, tile: Value, inputs: list[Value], place: int, sums: list[Value]) -> list[Value]:
+def _dots(e: Emit, codes: Codes, planes: Value, inputs: list[Value], place: int, sums: list[Value]) -> list[Value]:
     """Per token, exact sums of weight (in units of its scale) times code over the columns of one scale, as floats."""
     half, part = divmod(place, parts(codes))
     inputs = [e.at(x, GROUP * half) for x in inputs]
     blocks = [(half, codes.columns // 4 * part + i) for i in range(codes.columns // 4)]
     accs = [_correction(e, codes.columns, codes.offset, x, 4 * place) for x in sums]
     if e.tier.avx2 and not e.tier.vnni:
-        return [e.b.sitofp(dot, f32x16) for dot in dots_by_pairs(e, codes, tile, inputs, blocks, accs)]
+        return [e.b.sitofp(dot, f32x16) for dot in dots_by_pairs(e, codes, planes, inputs, blocks, accs)]
     for _, block in blocks:
-        weights = unsigned_codes(e, codes, tile, half, block)
+        weights = unsigned_codes(e, codes, planes, half, block)
         accs = [e.dot_u8s8(a, weights, e.load(i32, x, 4 * block, 4)) for a, x in zip(accs, inputs, strict=True)]
     return [e.b.sitofp(acc, f32x16) for acc in accs]
 

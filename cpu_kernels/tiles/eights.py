@@ -7,7 +7,7 @@ tier.
 
 from llvmlite import ir
 
-from ..layout import ROWS, SPAN
+from ..layout import KINDS, ROWS, SPAN
 from ..simd import Emit, Value, f32, f32x16, i16x16
 
 _CODES_AT = 4 * ROWS
@@ -16,8 +16,9 @@ _SUMS = 4  # of a token in a span: the columns that are alike modulo 4, as one s
 _AT_ONCE = 16  # sums that stay in registers
 
 
-def eights_span(e: Emit, span: Value, records: list[Value], s: Value, _: Value, totals: list[Value]) -> list[Value]:
+def eights_span(e: Emit, tile: Value, s: Value, records: list[Value], totals: list[Value]) -> list[Value]:
     """64 columns times float32 activations: the sums of a token are added up by halves, then scaled."""
+    span = e.at(tile, e.b.mul(s, e.const(KINDS["f8"].unit_bytes)))
     inputs = [e.at(x, e.b.mul(s, e.const(4 * SPAN))) for x in records]
     if _SUMS * len(records) <= _AT_ONCE:
         sums = _sums(e, span, inputs, (0, 1))

@@ -61,7 +61,7 @@ def _sums(e: Emit, kind: str, tokens: int, tile: Value, spans: Value, table: Val
             sums[chain : chain + tokens] = add(e, here, v, inputs, sums[chain : chain + tokens])
         return sums
 
-    turns = e.b.mul(spans, e.const(KINDS[kind].span_bytes // (_STEP * vector_bytes)))
+    turns = e.b.mul(spans, e.const(KINDS[kind].unit_bytes // (_STEP * vector_bytes)))
     sums = e.loop(turns, [e.zero()] * (_CHAINS * tokens), step)
     return [e.b.fadd(sums[t], sums[tokens + t]) for t in range(tokens)]
 

@@ -12,7 +12,7 @@ from isotherm.cpu_kernels.tiles.choice import TileKernel, TileKernels, tile_kern
 from isotherm.cpu_kernels.tiles.dot import dot_tile
 from support.matrices import random_matrix
 
-SOME_KINDS = ["bf16", "q6", "mx4"]  # every tier of all would be many compilations
+SOME_KINDS = ["bf16", "q4k", "q6k", "mx4"]  # every tier of all would be many compilations
 NARROWER = [tier.name for tier in tiers_of(target_features())[1:]]
 PARTS = ["product", "reader"]
 

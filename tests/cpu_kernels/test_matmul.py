@@ -121,8 +121,9 @@ def test_embed_takes_rows_out(kind, columns, share):
 
 EXPERT_KINDS = [("f32",) * 3, ("bf16",) * 3, ("f16", "bf16", "bf16"), ("q8",) * 3, ("q4", "q4", "q4m")]
 EXPERT_KINDS += [("q4m", "q8", "q8")]
-EXPERT_KINDS += [("q5", "q6", "q5m"), ("iq4", "iq4", "nv4"), ("mx4",) * 3, ("q3", "q3", "q2m")]
-EXPERT_KINDS += [("f8",) * 3, ("q4z", "q4zb", "q4b"), ("f8", "q8b", "f8"), ("bf16", "bf16", "q6")]
+EXPERT_KINDS += [("q5", "q6k", "q5m"), ("iq4", "iq4", "nv4"), ("mx4",) * 3, ("q3k", "q3k", "q2k")]
+EXPERT_KINDS += [("f8",) * 3, ("q4z", "q4zb", "q4b"), ("f8", "q8b", "f8"), ("bf16", "bf16", "q6k")]
+EXPERT_KINDS += [("q4k", "q4k", "q6k"), ("q5k", "iq4k", "q4k")]
 EXPERT_KINDS += [("q4", "q4", "f32"), ("f32", "f32", "q4"), ("f16", "q8", "q4"), ("q4m", "f32", "f32")]
 MIXED = {  # token -> experts; expert 1 of 5 is never chosen
     "one token": [[4, 0]],

@@ -140,7 +140,7 @@ def test_portable_products_compile_for_arm(tmp_path: Path) -> None:
     except RuntimeError as error:
         pytest.skip(f"this build of LLVM generates no code for ARM: {error}")
     machine = target.create_target_machine(cpu="generic", features="+neon")
-    names = [f"{kind} {part}" for kind in ("bf16", "q4m", "q6", "iq4") for part in ("product", "reader")]
+    names = [f"{kind} {part}" for kind in ("bf16", "q4k", "q6k", "iq4") for part in ("product", "reader")]
     for name, text in inspect(tmp_path, "get_llvm_str", *names, **TIERS["portable"]).items():
         assert "llvm.x86." not in text, name
         module = llvm.parse_assembly(re.sub(r'^target .*|"target-[a-z]+"="[^"]*"', "", text, flags=re.MULTILINE))

@@ -49,7 +49,7 @@ def test_each_fallback_of_a_load_is_an_event(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(gguf.GGUFWriter, "add_tokenizer_pre", lambda writer, pre: None)
     monkeypatch.setattr(assembly_module, "host_tier", lambda: tier_of(frozenset({"sse2"})))
     path = tmp_path / "tiny.gguf"
-    write_gguf(path, "llama", {"": "Q4_1", "v_proj": "Q4_K"}, hidden_size=256)
+    write_gguf(path, "llama", {"": "Q4_1", "v_proj": "IQ3_S"}, hidden_size=256)
     config = Config(model=path, threads=1, context=64, pack_cache=False)
     assembly = assemble(config, lambda stage, done, total: None)
     try:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from isotherm.cpu_kernels import reference
 from isotherm.cpu_kernels.descriptor import N_TOKENS
-from isotherm.cpu_kernels.layout import KINDS, ROWS, SPAN, padded, padded_rows
+from isotherm.cpu_kernels.layout import KINDS, packed_bytes
 from isotherm.cpu_kernels.team import Team
 from isotherm.daemon import bench_kernels
 from isotherm.daemon.bench_kernels import KernelTable, measure_kernels
@@ -49,8 +49,7 @@ def test_every_kind_meets_every_shape_and_number_of_tokens(table: KernelTable) -
 
 def test_rates_follow_from_the_time(table: KernelTable) -> None:
     for row in table.cases:
-        nbytes = padded_rows(row.rows) // ROWS * (padded(row.columns) // SPAN) * KINDS[row.kind].span_bytes
-        assert row.gb_s * row.us * 1e3 == pytest.approx(nbytes)
+        assert row.gb_s * row.us * 1e3 == pytest.approx(packed_bytes(row.kind, row.rows, row.columns))
         assert row.gops * row.us * 1e3 == pytest.approx(2 * row.rows * row.columns * row.tokens)
 
 
@@ -66,7 +65,7 @@ def test_what_is_measured_multiplies(kind: str, shape: tuple[int, int]) -> None:
     layers = ProductLayers(kind, rows, columns, 2, 1)
     assert layers.products * layers.matrix_bytes >= synthetic.FAR
     matrix = layers._ops._weights.matrices["layers.0.k"]
-    tiles = layers._ops._weights.arena[matrix.nbytes : 2 * matrix.nbytes].reshape(matrix.tiles, matrix.spans, -1)
+    tiles = layers._ops._weights.arena[matrix.nbytes : 2 * matrix.nbytes].reshape(matrix.tiles, matrix.units, -1)
     weights = reference.unpack(kind, tiles, rows, columns)
     assert np.isfinite(weights).all() and (weights != 0).mean() > 0.5
     layers.counts[N_TOKENS] = 2

@@ -22,7 +22,7 @@ def status_data(**changes: Any) -> dict[str, Any]:
             "path": "moe.gguf",
             "architecture": "mixtral",
             "context": 512,
-            "formats": {"Q4_K": {"tensors": 3, "packed": "q4m", "exact": False}},
+            "formats": {"IQ3_S": {"tensors": 3, "packed": "q8", "exact": False}},
         },
         "threads": 2,
         "affinity": "none",
@@ -52,7 +52,7 @@ def test_status_shows_formats_load_and_degradations() -> None:
     text = " ".join(result.stdout.split())
     for words in (
         "ready, up for 1 h 01 min",
-        "3 tensors in Q4_K, run as q4m (re-encoded, not bit-exact)",
+        "3 tensors in IQ3_S, run as q8 (re-encoded, not bit-exact)",
         "1.00 GiB in use, 0.50 GiB of it weights",
         "0.25 GiB reserved, 25% in use, 6 of 8 blocks free",
         "pack cache writing 0.25 GiB of 0.50 GiB, p.packed",

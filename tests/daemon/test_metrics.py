@@ -83,8 +83,8 @@ def test_the_engine_stats_are_read_when_asked():
 
 def test_events_count_by_name():
     events = EventLog()
-    events.record("weights_reencoded", "blk.0 in Q5_K is kept in 8 bits")
-    events.record("weights_reencoded", "blk.1 in Q5_K is kept in 8 bits")
+    events.record("weights_reencoded", "blk.0 in IQ3_S is kept in 8 bits")
+    events.record("weights_reencoded", "blk.1 in IQ3_S is kept in 8 bits")
     assert samples(make_metrics(events=events))["isotherm_fallback_events_total{weights_reencoded}"] == 2
 
 

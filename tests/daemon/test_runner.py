@@ -139,7 +139,7 @@ def test_a_token_reads_the_chosen_share_of_the_experts(folder: Path) -> None:
 
 def test_reencoded_formats_are_told(tmp_path: Path) -> None:
     path = tmp_path / "tiny.gguf"
-    write_gguf(path, "llama", "Q6_K", hidden_size=256, intermediate_size=256)
+    write_gguf(path, "llama", "IQ3_S", hidden_size=256, intermediate_size=256)
     events, stages = EventLog(), []
     load_weights(
         open_model(path),
@@ -149,6 +149,6 @@ def test_reencoded_formats_are_told(tmp_path: Path) -> None:
     )
     # q, k, v, o, gate, up, down in each of two layers, the embedding and the head
     (event,) = [event for event in events.recent() if event.name == "weights_reencoded"]
-    assert "16 matrices of format Q6_K" in event.detail
+    assert "16 matrices of format IQ3_S" in event.detail
     packing = [(done, total) for stage, done, total in stages if stage == "packing weights"]
     assert packing[-1][0] == packing[-1][1] and packing == sorted(packing)

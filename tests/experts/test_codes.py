@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from isotherm.cpu_kernels.layout import KINDS, ROWS, SPAN, padded, padded_rows
+from isotherm.cpu_kernels.layout import packed_shape, padded, padded_rows
 from isotherm.cpu_kernels.reference import unpack
 from isotherm.experts.codes import pack_rows, quantise_rows
 from isotherm.experts.formats import FORMATS, INT8_ERROR
@@ -24,7 +24,7 @@ def encoded(name, rows, columns, seed=0):
 def packed(name, raw, columns):
     """The numbers in the tiles that the rows become."""
     kind = FORMATS[name].packed
-    tiles = np.zeros((padded_rows(len(raw)) // ROWS, padded(columns) // SPAN, KINDS[kind].span_bytes), np.uint8)
+    tiles = np.zeros(packed_shape(kind, len(raw), columns), np.uint8)
     pack_rows(name, raw, columns, tiles)
     whole = unpack(kind, tiles, padded_rows(len(raw)), padded(columns))
     assert not whole[len(raw) :].any() and not whole[:, columns:].any()
@@ -48,11 +48,8 @@ def test_packed_numbers_are_the_format_s(name, columns, rows):
         np.testing.assert_array_equal(got, expected)
         return
     groups = np.abs(expected.reshape(rows, -1, 32)).max(-1)
-    # Own codes: scale and minimum are rounded to float16, by 2^-11 of what the codes make of them, which may be twice
-    # the largest. The others: half a step of 1/127 of the largest, and the rounding of the step itself.
-    share = 0.5 / 127 + 2.0**-11 if FORMATS[name].packed == "q8" else 3 * 2.0**-11
-    tiny = 2.0**-25 * 127  # half of float16's smallest step, times a code
-    bound = share * groups + tiny
+    # half a step of 1/127 of the largest, and the rounding of the step itself to float16, whose smallest is 2^-24
+    bound = (0.5 / 127 + 2.0**-11) * groups + 2.0**-25 * 127
     assert (np.abs(got - expected).reshape(rows, -1, 32) <= bound[..., None]).all()
 
 

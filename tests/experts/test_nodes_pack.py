@@ -24,7 +24,7 @@ def values(weights: PackedWeights, matrix: PackedMatrix) -> np.ndarray:
     for shard in matrix.shards:
         start, size = shard.address - weights.arena.ctypes.data, shard.tiles * matrix.tile_bytes
         assert shard.node * part <= start and start + size <= (shard.node + 1) * part and start % 64 == 0
-        shape = (shard.tiles, matrix.spans, KINDS[matrix.kind].span_bytes)
+        shape = (shard.tiles, matrix.units, KINDS[matrix.kind].unit_bytes)
         tiles = weights.arena[start : start + size].reshape(shape)
         parts.append(unpack(matrix.kind, tiles, 16 * shard.tiles, matrix.columns))
     return np.concatenate(parts)[: matrix.rows]

@@ -28,7 +28,7 @@ def values(weights: PackedWeights, matrix: PackedMatrix) -> np.ndarray:
     start = matrix.address - weights.arena.ctypes.data
     assert 0 <= start <= weights.nbytes - matrix.nbytes and matrix.address % 64 == 0
     tiles = weights.arena[start : start + matrix.nbytes]
-    shape = (matrix.tiles, matrix.spans, KINDS[matrix.kind].span_bytes)
+    shape = (matrix.tiles, matrix.units, KINDS[matrix.kind].unit_bytes)
     return unpack(matrix.kind, tiles.reshape(shape), matrix.rows, matrix.columns)
 
 
@@ -213,7 +213,7 @@ def test_packing_takes_little_more_memory_than_what_it_packs(name: str, tmp_path
     write_blank_gguf(large, "llama", name, hidden_size=2048, intermediate_size=12288)
     program = [sys.executable, "-c", MEASURE, str(small), str(large)]
     packed, growth = map(int, subprocess.run(program, capture_output=True, check=True).stdout.split())
-    assert packed > 100e6
+    assert packed > 99e6
     # Slabs of a million elements on each of two threads: the same for any model, so less than 15 % of a large one.
     assert growth < 1.02 * packed + 40e6
 

@@ -1,17 +1,20 @@
 """The fields of GGUF's blocks in plain NumPy: scales, minima and codes of blocks given as uint8 [rows, blocks, bytes].
 
 Codes come one a byte, [rows, columns] in the order of the columns, without sign: what to take off is in `layout`.
-Scales and minima come as [rows, scales in a row].
+Scales and minima come as [rows, scales in a row], and where they are of two levels so do their parts.
 """
 
 from collections.abc import Callable
 
 import numpy as np
 from gguf import quants
-from isotherm.cpu_kernels.layout import CODES, ROWS, SPAN, padded, padded_rows
+from isotherm.cpu_kernels.layout import CODES, SPAN, packed_shape
 from isotherm.cpu_kernels.packing import Bytes, Halves, pack_codes, pack_headers
-from isotherm.experts.formats import FORMATS, Floats
+from isotherm.experts.formats import FORMATS
 from numpy.typing import NDArray
+from support.parts import put_parts
+
+Parts = NDArray[np.integer]
 
 _PAIRS = np.array([[0], [2], [4], [6]], np.uint8)
 _BITS = np.arange(8, dtype=np.uint8)[:, None]
@@ -30,9 +33,9 @@ def _half(blocks: Bytes, offset: int) -> NDArray[np.float16]:
     return np.ascontiguousarray(blocks[..., offset : offset + 2]).view(np.float16)[..., 0]
 
 
-def _product(factor: NDArray[np.float16], parts: NDArray[np.integer]) -> Halves:
-    products: Floats = factor.astype(np.float32)[..., None] * parts
-    return products.astype(np.float16).reshape(len(parts), -1)
+def minus_half_at(offset: int) -> Callable[[Bytes], Halves]:
+    """The same with the other sign."""
+    return lambda blocks: -_half(blocks, offset)
 
 
 def _rows(codes: Bytes) -> Bytes:
@@ -67,18 +70,16 @@ def q5_codes(offset: int) -> Callable[[Bytes], Bytes]:
     return read
 
 
-def k_scales(blocks: Bytes) -> Halves:
-    """Q4_K, Q5_K: d times the 6-bit scales of the eight sub-blocks."""
+def k_scales(blocks: Bytes) -> Parts:
+    """Q4_K, Q5_K: the 6-bit scales of the eight sub-blocks."""
     s = blocks[..., 4:16]
-    scales = np.concatenate((s[..., :4] & 63, (s[..., 8:] & 15) | (s[..., :4] >> 6 << 4)), axis=-1)
-    return _product(_half(blocks, 0), scales)
+    return _rows(np.concatenate((s[..., :4] & 63, (s[..., 8:] & 15) | (s[..., :4] >> 6 << 4)), axis=-1))
 
 
-def k_minima(blocks: Bytes) -> Halves:
-    """Q4_K, Q5_K: -dmin times the 6-bit minima of the eight sub-blocks."""
+def k_minima(blocks: Bytes) -> Parts:
+    """Q4_K, Q5_K: the 6-bit minima of the eight sub-blocks."""
     s = blocks[..., 4:16]
-    minima = np.concatenate((s[..., 4:8] & 63, (s[..., 8:] >> 4) | (s[..., 4:8] >> 6 << 4)), axis=-1)
-    return _product(-_half(blocks, 2), minima)
+    return _rows(np.concatenate((s[..., 4:8] & 63, (s[..., 8:] >> 4) | (s[..., 4:8] >> 6 << 4)), axis=-1))
 
 
 def q5_k_codes(blocks: Bytes) -> Bytes:
@@ -88,9 +89,9 @@ def q5_k_codes(blocks: Bytes) -> Bytes:
     return _joined(low, high, 4)
 
 
-def q6_k_scales(blocks: Bytes) -> Halves:
-    """d times the signed scales of 16 columns."""
-    return _product(_half(blocks, 208), blocks[..., 192:208].view(np.int8))
+def q6_k_scales(blocks: Bytes) -> Parts:
+    """The signed scales of 16 columns."""
+    return _rows(blocks[..., 192:208]).view(np.int8)
 
 
 def q6_k_codes(blocks: Bytes) -> Bytes:
@@ -99,25 +100,25 @@ def q6_k_codes(blocks: Bytes) -> Bytes:
     return _joined(low, _digits(blocks[..., 128:192], 32, _PAIRS, 3), 4)
 
 
-def q2_k_scales(blocks: Bytes) -> Halves:
-    """d times the 4-bit scales of 16 columns."""
-    return _product(_half(blocks, 80), blocks[..., :16] & 15)
+def q2_k_scales(blocks: Bytes) -> Parts:
+    """The 4-bit scales of 16 columns."""
+    return _rows(blocks[..., :16] & 15)
 
 
-def q2_k_minima(blocks: Bytes) -> Halves:
-    """-dmin times the 4-bit minima of 16 columns."""
-    return _product(-_half(blocks, 82), blocks[..., :16] >> 4)
+def q2_k_minima(blocks: Bytes) -> Parts:
+    """The 4-bit minima of 16 columns."""
+    return _rows(blocks[..., :16] >> 4)
 
 
 def q2_k_codes(blocks: Bytes) -> Bytes:
     return _rows(_digits(blocks[..., 16:80], 32, _PAIRS, 3))
 
 
-def q3_k_scales(blocks: Bytes) -> Halves:
-    """d times the 6-bit scales of 16 columns: 16 nibbles, then 4 x 4 pairs of bits."""
+def q3_k_scales(blocks: Bytes) -> Parts:
+    """The 6-bit scales of 16 columns: 16 nibbles, then 4 x 4 pairs of bits."""
     s = blocks[..., 96:108]
     high = _digits(s[..., 8:], 4, _PAIRS, 3).reshape(*s.shape[:-1], 16)
-    return _product(_half(blocks, 108), (_split_nibbles(s[..., :8]) | high << 4).view(np.int8) - np.int8(32))
+    return _rows(_split_nibbles(s[..., :8]) | high << 4).view(np.int8) - np.int8(32)
 
 
 def q3_k_codes(blocks: Bytes) -> Bytes:
@@ -141,12 +142,11 @@ def ternary_codes(name: str) -> Callable[[Bytes], Bytes]:
     return read
 
 
-def iq4_xs_scales(blocks: Bytes) -> Halves:
-    """d times the 6-bit scales of the eight sub-blocks: 8 pairs of bits, then 8 nibbles, low and high by turns."""
+def iq4_xs_scales(blocks: Bytes) -> Parts:
+    """The 6-bit scales of the eight sub-blocks: 8 pairs of bits, then 8 nibbles, low and high by turns."""
     high = _digits(blocks[..., 2:4], 1, _PAIRS, 3)
     low = _digits(blocks[..., 4:8], 1, _PAIRS[::2], 15)
-    parts = (_flat(low) | _flat(high) << 4).view(np.int8) - np.int8(32)
-    return _product(_half(blocks, 0), parts)
+    return _rows(_flat(low) | _flat(high) << 4).view(np.int8) - np.int8(32)
 
 
 def _flat(digits: Bytes) -> Bytes:
@@ -201,28 +201,40 @@ FIELDS: dict[str, tuple[Callable[[Bytes], Halves], Callable[[Bytes], Bytes], Cal
     "Q5_0": (half_at(0), q5_codes(2), None),
     "Q5_1": (half_at(0), q5_codes(4), half_at(2)),
     "Q8_0": (half_at(0), q8_0_codes, None),
-    "Q2_K": (q2_k_scales, q2_k_codes, q2_k_minima),
-    "Q3_K": (q3_k_scales, q3_k_codes, None),
-    "Q4_K": (k_scales, q4_k_codes, k_minima),
-    "Q5_K": (k_scales, q5_k_codes, k_minima),
-    "Q6_K": (q6_k_scales, q6_k_codes, None),
+    "Q2_K": (half_at(80), q2_k_codes, minus_half_at(82)),
+    "Q3_K": (half_at(108), q3_k_codes, None),
+    "Q4_K": (half_at(0), q4_k_codes, minus_half_at(2)),
+    "Q5_K": (half_at(0), q5_k_codes, minus_half_at(2)),
+    "Q6_K": (half_at(208), q6_k_codes, None),
     "IQ4_NL": (half_at(0), split_nibble_codes(2), None),
-    "IQ4_XS": (iq4_xs_scales, iq4_xs_codes, None),
+    "IQ4_XS": (half_at(0), iq4_xs_codes, None),
     "MXFP4": (mxfp4_scales, split_nibble_codes(1), None),
     "NVFP4": (nvfp4_scales, nvfp4_codes, None),
     "TQ1_0": (ternary_scales, ternary_codes("TQ1_0"), None),
     "TQ2_0": (ternary_scales, ternary_codes("TQ2_0"), None),
 }
+# Of each whose scales are of two levels: the parts of its scales and, if it has any, of its minima.
+PARTS: dict[str, tuple[Callable[[Bytes], Parts], ...]] = {
+    "Q2_K": (q2_k_scales, q2_k_minima),
+    "Q3_K": (q3_k_scales,),
+    "Q4_K": (k_scales, k_minima),
+    "Q5_K": (k_scales, k_minima),
+    "Q6_K": (q6_k_scales,),
+    "IQ4_XS": (iq4_xs_scales,),
+}
 
 
 def tiles_of(name: str, raw: Bytes, columns: int) -> Bytes:
-    """What rows of a format become: tiles [tiles, spans, span_bytes] by its fields."""
+    """What rows of a format become: tiles [tiles, units, unit_bytes] by its fields."""
     row, (scales, codes, minima) = FORMATS[name], FIELDS[name]
     layout = CODES[row.packed]
-    out = np.zeros((padded_rows(len(raw)) // ROWS, padded(columns) // SPAN, layout.span_bytes), np.uint8)
+    out = np.zeros(packed_shape(row.packed, len(raw), columns), np.uint8)
     blocks = raw.reshape(len(raw), columns // row.block, row.block_bytes)
-    pack_headers(scales(blocks), 0, out, layout.columns)
+    shared = SPAN * layout.spans if layout.parts else layout.columns
+    pack_headers(scales(blocks), 0, out, shared)
     if minima is not None:
-        pack_headers(minima(blocks), layout.minima_at, out, layout.columns)
+        pack_headers(minima(blocks), layout.minima_at, out, shared)
+    if layout.parts:
+        put_parts(layout, out, *(read(blocks) for read in PARTS[name]))
     pack_codes(codes(blocks), layout, out)
     return out

@@ -31,4 +31,6 @@ def check_quantised(path: Path, model: Any, product_error: float) -> None:
         to_definition.append(errors(got, rounded.logits(tokens)[len(prompt) - 1 :]).max())
         to_exact += list(errors(got, tiny.logits(model, tokens)[len(prompt) - 1 :]))
     assert min(to_definition) < SAME
-    assert np.median(to_exact) < GROWTH * product_error
+    # Where rounding decides between two experts, what follows is another text to the float model: that may happen to
+    # every other token of a small mixture, and says nothing about the products.
+    assert np.quantile(to_exact, 1 / 3) < GROWTH * product_error

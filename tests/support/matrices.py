@@ -13,10 +13,10 @@ from isotherm.cpu_kernels.layout import (
     GROUP,
     KINDS,
     RECORDS,
-    ROWS,
     SPAN,
+    Codes,
     Record,
-    packed_bytes,
+    packed_shape,
     padded,
     padded_rows,
     record_bytes,
@@ -33,6 +33,7 @@ from isotherm.cpu_kernels.reference import bfloat_bits, group, record_content, r
 from isotherm.cpu_kernels.tiles import product_address
 from numpy.typing import NDArray
 from support.ops import run_op
+from support.parts import put_parts
 
 Array = NDArray[np.float32]
 
@@ -60,8 +61,8 @@ class Matrix:
     @property
     def fields(self) -> dict[str, int]:
         """Descriptor fields of a product by it."""
-        tiles, spans = self.tiles.shape[:2]
-        sizes = {"tile_bytes": self.tile_bytes, "tiles": tiles, "spans": spans}
+        spans = padded(self.values.shape[1]) // SPAN
+        sizes = {"tile_bytes": self.tile_bytes, "tiles": len(self.tiles), "spans": spans}
         return sizes | {"product": product_address(self.kind)}
 
 
@@ -76,8 +77,7 @@ def line_aligned(shape: tuple[int, ...], fill: int = 0) -> NDArray[np.uint8]:
 def random_matrix(kind: str, rows: int, columns: int, seed: int = 0, code: int | None = None) -> Matrix:
     """Codes over the whole range of the kind (or all the same), or normal floats."""
     rng = np.random.default_rng([seed, rows, columns])
-    tiles = line_aligned((padded_rows(rows) // ROWS, padded(columns) // SPAN, KINDS[kind].span_bytes))
-    assert tiles.nbytes == packed_bytes(kind, rows, columns)
+    tiles = line_aligned(packed_shape(kind, rows, columns))
     if KINDS[kind].codes:
         return Matrix(kind, _fill_codes(kind, rows, columns, rng, tiles, code), tiles)
     if kind == "f8":
@@ -114,22 +114,48 @@ def _fill_codes(
     if code is not None:
         codes[:] = code
     pack_codes(codes, layout, tiles)
-    scales = rng.uniform(-0.1, 0.1, (rows, width // layout.columns)).astype(np.float32)
+    signed = (np.array(layout.unsigned) - layout.offset).astype(np.float32)[codes]
+    scales, minima = (_fill_parts if layout.parts else _fill_scales)(layout, rows, width // layout.columns, rng, tiles)
+    values = signed * np.repeat(scales, layout.columns, 1) + np.repeat(minima, layout.columns, 1)
+    return np.asarray(values[:, :columns], np.float32)
+
+
+def _fill_scales(
+    layout: Codes, rows: int, count: int, rng: np.random.Generator, tiles: NDArray[np.uint8]
+) -> tuple[Array, Array]:
+    """Scales and minima [rows, count]; zeros where the kind has no minima."""
+    scales = rng.uniform(-0.1, 0.1, (rows, count)).astype(np.float32)
     bits = (scales.view(np.uint32) >> 16).astype(np.uint16) if layout.bfloat else scales.astype(np.float16)
     pack_headers(bits, 0, tiles, layout.columns)
     scales = (bits.astype(np.uint32) << 16).view(np.float32) if layout.bfloat else bits.astype(np.float32)
-    signed = (np.array(layout.unsigned) - layout.offset).astype(np.float32)[codes]
-    values = signed * np.repeat(scales, layout.columns, 1)
     if layout.zeros:
         zeros = -rng.integers(0, 17, scales.shape).astype(np.float32)
         bits = (zeros.view(np.uint32) >> 16).astype(np.uint16) if layout.bfloat else zeros.astype(np.float16)
         pack_headers(bits, layout.minima_at, tiles, layout.columns)
-        values += np.repeat(zeros * scales, layout.columns, 1)
-    elif layout.minima:
+        return scales, zeros * scales
+    if layout.minima:
         minima = rng.uniform(-1, 1, scales.shape).astype(np.float16)
         pack_headers(minima, layout.minima_at, tiles, layout.columns)
-        values += np.repeat(minima, layout.columns, 1)
-    return np.asarray(values[:, :columns], np.float32)
+        return scales, minima.astype(np.float32)
+    return scales, np.zeros_like(scales)
+
+
+def _fill_parts(
+    layout: Codes, rows: int, count: int, rng: np.random.Generator, tiles: NDArray[np.uint8]
+) -> tuple[Array, Array]:
+    """The same where they are of two levels, with parts of the whole range."""
+    least, most = layout.part_range
+    parts = [rng.integers(least, most + 1, (rows, count)) for _ in range(1 + layout.minima)]
+    sizes = (0.1, 1.0)[: len(parts)]
+    most = max(-least, most)
+    halves = [(size / most * rng.uniform(-1, 1, (rows, tiles.shape[1]))).astype(np.float16) for size in sizes]
+    for half, at in zip(halves, (0, layout.minima_at), strict=False):
+        pack_headers(half, at, tiles, SPAN * layout.spans)
+    put_parts(layout, tiles, *parts)
+    each = SPAN * layout.spans // layout.columns
+    wide = [np.repeat(half.astype(np.float32), each, 1)[:, :count] for half in halves]
+    scales, *minima = (half * part.astype(np.float32) for half, part in zip(wide, parts, strict=True))
+    return scales, minima[0] if minima else np.zeros_like(scales)
 
 
 def random_rows(count: int, columns: int, seed: int = 0) -> Array:

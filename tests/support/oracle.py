@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from isotherm.cpu_kernels.layout import KINDS, ROWS, SPAN, Record, padded, padded_rows
+from isotherm.cpu_kernels.layout import KINDS, Record, packed_shape
 from isotherm.cpu_kernels.reference import recorded, unpack
 from isotherm.experts.checkpoint import Tensor
 from isotherm.experts.codes import pack_rows
@@ -23,8 +23,7 @@ def packed_values(tensor: Tensor) -> Array:
     """The float32 numbers [rows, columns] that the packed form of a matrix stands for."""
     kind = format_of(tensor).packed
     rows, columns = tensor.shape
-    shape = (padded_rows(rows) // ROWS, padded(columns) // SPAN, KINDS[kind].span_bytes)
-    tiles = np.zeros(shape, np.uint8)
+    tiles = np.zeros(packed_shape(kind, rows, columns), np.uint8)
     pack_rows(tensor.format, tensor.rows(0, rows), columns, tiles)
     return unpack(kind, tiles, rows, columns)
 
