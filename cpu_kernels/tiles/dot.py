@@ -6,13 +6,14 @@ So a result does not depend on how many tokens share a call, nor on the register
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ..features import Tier
 from ..layout import GROUP, KINDS, SPAN, SUMS, Codes, Kind
 from ..simd import Emit, Value, f32, f32x16, i32, i32x16, i64, micro_kernel
 from .avx2 import dots_by_pairs
-from .codes import minima, parts, scales, span_at, unit_at, unsigned_codes
+from .codes import Span, minima, parts, scales, span_at, unit_at, unsigned_codes
 from .eights import eights_span
 
 BLOCK = 8  # most activation records per call of a product
@@ -85,53 +86,81 @@ def _ask_ahead(e: Emit, layout: Kind, tile: Value, s: Value) -> None:
         e.prefetch(here, _AHEAD + line)
 
 
-# (number of a span in its unit, in the tile, some records, their totals) -> totals
-_SpanBody = Callable[[Value, Value, list[Value], list[Value]], list[Value]]
+_FewBody = Callable[[list[Value], list[Value]], list[Value]]  # (some records, their totals) -> totals
+_Levels = tuple[Value, Value]  # scales and minima of 16 rows, None where a kind has none
+# (number of a span in its unit, in the tile, whether records take turns) -> what multiplies the span by some of them
+_SpanBody = Callable[[Value, Value, bool], _FewBody]
 
 
 def _by_few(e: Emit, body: _SpanBody, n: Value, s: Value, records: list[Value], totals: list[Value]) -> list[Value]:
     """A span times all records, as many at a time as there are registers for."""
     at_once = len(records) if e.tier.registers >= 32 else _AT_ONCE
+    few = body(n, s, len(records) > at_once)
     sums: list[Value] = []
     for first in range(0, len(records), at_once):
         if first:
             e.keep_order()  # else unpacked weights wait on the stack
         some = slice(first, first + at_once)
-        sums += body(n, s, records[some], totals[some])
+        sums += few(records[some], totals[some])
     return sums
 
 
 def _eights_unit(e: Emit, tile: Value) -> _SpanBody:
-    return lambda _, s, records, totals: eights_span(e, tile, s, records, totals)
+    return lambda _, s, __: partial(eights_span, e, tile, s)
 
 
 def _integer_unit(e: Emit, codes: Codes, tile: Value, number: Value, spans: Value) -> _SpanBody:
-    """Integer dot products, each times its weights' scale; their sum over the span times the record's scale."""
-    # Scales of four spans are read once: read for each, they broke up the stream, and one token had up to 11 % less.
+    # The upper scales are read once for the spans of a unit: read for each, they broke up the stream of lines, and a
+    # single token had up to 11 % less of the memory's speed.
     unit = unit_at(e, codes, tile, number, 1 / SUMS[codes.columns])
 
-    def body(n: Value, s: Value, records: list[Value], totals: list[Value]) -> list[Value]:
+    def body(n: Value, s: Value, in_turns: bool) -> _FewBody:
         span = span_at(e, codes, unit, n)
-        columns, here = e.b.mul(spans, e.const(SPAN)), e.b.mul(s, e.const(SPAN))
-        inputs = [e.at(x, here) for x in records]
-        sums_at = _sums_at(e, codes, columns, here)
-        sums = [e.at(x, sums_at) for x in records]
-        values = [e.zero()] * len(records)
-        for place in range(SPAN // codes.columns):
-            if codes.columns < GROUP or codes.minima or codes.parts:
-                e.keep_order()  # else loads are moved up, and registers run out
-            weight_scale = scales(e, codes, span, place)
-            products = zip(_dots(e, codes, span.planes, inputs, place, sums), values, strict=True)
-            first = place == 0
-            values = [e.b.fmul(dot, weight_scale) if first else e.fma(dot, weight_scale, v) for dot, v in products]
-            if codes.minima:
-                level = minima(e, codes, span, place)
-                values = [e.fma(level, _as_floats(e, x, 4 * place), v) for x, v in zip(sums, values, strict=True)]
-        scales_at = e.b.add(columns, e.b.lshr(here, e.const(4)))
-        factors = [e.splat(e.load(f32, x, scales_at, 4)) for x in records]
-        return [e.fma(v, factor, total) for v, factor, total in zip(values, factors, totals, strict=True)]
+        # These take a while to compute, so they wait on the stack for the next turn.
+        levels = [_levels(e, codes, span, place) for place in _places(codes)] if codes.parts and in_turns else None
+        return partial(_integer_span, e, codes, span, levels, s, spans)
 
     return body
+
+
+def _integer_span(
+    e: Emit,
+    codes: Codes,
+    span: Span,
+    levels: list[_Levels] | None,
+    s: Value,
+    spans: Value,
+    records: list[Value],
+    totals: list[Value],
+) -> list[Value]:
+    """Integer dot products, each times its weights' scale; their sum over the span times the record's scale."""
+    columns, here = e.b.mul(spans, e.const(SPAN)), e.b.mul(s, e.const(SPAN))
+    inputs = [e.at(x, here) for x in records]
+    sums_at = _sums_at(e, codes, columns, here)
+    sums = [e.at(x, sums_at) for x in records]
+    values = [e.zero()] * len(records)
+    for place in _places(codes):
+        if codes.columns < GROUP or codes.minima or codes.parts:
+            e.keep_order()  # else loads are moved up, and registers run out
+        scale, minimum = levels[place] if levels else (scales(e, codes, span, place), None)
+        products = zip(_dots(e, codes, span.planes, inputs, place, sums), values, strict=True)
+        values = [e.b.fmul(dot, scale) if place == 0 else e.fma(dot, scale, v) for dot, v in products]
+        if codes.minima:
+            if minimum is None:
+                minimum = minima(e, codes, span, place)
+            values = [e.fma(minimum, _as_floats(e, x, 4 * place), v) for x, v in zip(sums, values, strict=True)]
+    scales_at = e.b.add(columns, e.b.lshr(here, e.const(4)))
+    factors = [e.splat(e.load(f32, x, scales_at, 4)) for x in records]
+    return [e.fma(v, factor, total) for v, factor, total in zip(values, factors, totals, strict=True)]
+
+
+def _levels(e: Emit, codes: Codes, span: Span, place: int) -> _Levels:
+    return scales(e, codes, span, place), minima(e, codes, span, place) if codes.minima else None
+
+
+def _places(codes: Codes) -> range:
+    """Of the scales of a span."""
+    return range(SPAN // codes.columns)
 
 
 def _as_floats(e: Emit, sums: Value, at: int) -> Value:
