@@ -49,7 +49,7 @@ split    two of 6 bits for each span, plus 32: bytes[2][16] with the upper two b
 
 Activations: per token one record. Plain: float32[columns]. "bf16": bfloat16[columns]. Quantised ("q8"): int8 codes
 [columns], float32 scales [columns / 64], then sums of codes as int32 [columns / 32] and [columns / 16], times the
-factors SUMS: so they stand ready for the offsets of q4 and q6. Columns are padded with zeros to whole spans.
+factors SUMS: so they stand ready for the offsets of q4 and q6k. Columns are padded with zeros to whole spans.
 """
 
 from dataclasses import dataclass

@@ -58,6 +58,22 @@ def test_each_kernel_in_use_is_tested_on_tiles_of_several_roles(model: Path, mon
     assert set(kernels.replaced) == set()
 
 
+def test_long_rows_are_cut_between_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tested: list[np.ndarray] = []
+    monkeypatch.setattr(
+        self_test, "fault_on", lambda kernel, tile: tested.append(tile) if kernel.kind == "q4k" else None
+    )
+    formats = {"": "F32", "down_proj": "Q4_K"}
+    write_gguf(tmp_path / "wide.gguf", "llama", formats, hidden_size=256, intermediate_size=1536)
+    weights = pack(open_model(tmp_path / "wide.gguf"))
+    checked_kernels(weights)
+    first, last = weights.matrices["layers.0.down"], weights.matrices["layers.1.down"]
+    unit = KINDS["q4k"].unit_bytes
+    ends = last.address + last.nbytes
+    places = [first.address, last.address + 7 * last.tile_bytes + unit, ends - 4 * unit]
+    assert [tile.ctypes.data for tile in tested] == places and {tile.shape for tile in tested} == {(4, unit)}
+
+
 @needs_a_narrower_tier
 def test_a_wrong_kernel_is_replaced_by_the_next_tiers_and_told(model: Path, broken: None) -> None:
     told: list[tuple[str, str]] = []
