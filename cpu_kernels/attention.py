@@ -1,7 +1,8 @@
 """Paged causal attention with grouped query heads, over the cache that `rope` fills.
 
 A query block is up to QUERY_BLOCK consecutive tokens of one sequence. Its rows for a KV head (token by token, and head
-by head in a token) are worked on in groups of 8, and those in tiles of rows that share each vector of keys and values.
+by head in a token) walk the context in groups that find keys and values in the first cache, and the rows of a tile of
+a group share each vector of them.
 
 The context is walked in strides of 4 KV blocks that begin at multiples of 64 positions: scores, a running softmax,
 values. What a row does not see has weight 0 exactly. Each SEGMENT of the context is softened by itself, and the
@@ -16,24 +17,27 @@ from typing import Any
 
 from .attention_codes import add_codes, open_codes, score_codes, soften_codes
 from .attention_floats import add_floats, open_floats, score_floats, soften_floats
+from .attention_parts import finish_row, merge_part, open_part
 from .attention_rows import (
     FIRST,
     GROUP_ROWS,
     LAST,
+    MAXIMUM,
     PLACE,
+    QUERY_SCALE,
     ROW,
     ROWS,
+    SCALES,
     SCORES,
     SCORES_ROW,
     STRIDE,
     STRIDE_POSITIONS,
     TILES,
+    TOPS,
     TOTAL,
+    UNSEEN,
     WIDEST,
     ask_for,
-    finish_row,
-    merge_part,
-    open_part,
     part_bytes,
 )
 from .claim import claim
@@ -41,7 +45,7 @@ from .descriptor import N_PIECES, slots
 from .jit import kernel
 from .kv_layout import INT8, INT16
 from .layout import KV_BLOCK, QUERY_BLOCK, SEGMENT
-from .memory import atomic_add, atomic_store, read_i64, write_i32, write_i64
+from .memory import atomic_add, atomic_store, read_f32, read_i64, write_f32, write_i32, write_i64
 
 FIELDS = (
     *("q", "q_stride", "out", "out_stride", "heads", "kv_heads", "head_dim", "window", "k_cache", "v_cache"),
@@ -60,12 +64,12 @@ _part_bytes = kernel(part_bytes)
 
 def scratch_bytes(heads: int, kv_heads: int) -> int:
     """Bytes of scratch that a worker needs; a multiple of 64."""
-    return ROWS + -(-QUERY_BLOCK * (heads // kv_heads) // GROUP_ROWS) * GROUP_ROWS * ROW
+    return ROWS + -(-QUERY_BLOCK * (heads // kv_heads) // WIDEST) * WIDEST * ROW
 
 
 @kernel
 def _tile_rows(rows: int) -> int:
-    """Rows of the tiles of a group of `rows`: the narrowest that holds all, else the widest."""
+    """Rows of the next tile where `rows` are left: the narrowest that holds all, else the widest."""
     width = WIDEST
     for candidate in TILES:
         if rows <= candidate:
@@ -130,30 +134,38 @@ def _place_blocks(d: Any, places: int, table: int, kv_head: int, block: int, las
 @kernel
 def _attend_floats(d: Any, scratch: int, first: int, rows: int, block: int, blocks: int, whole: int) -> None:
     """A group of rows from address `first` on meets the `blocks` KV blocks of a stride from `block` on."""
-    kind, chunks, width = d[KV_KIND], (d[HEAD_DIM] + 15) // 16, _tile_rows(rows)
-    scores = scratch + SCORES
+    kind, chunks = d[KV_KIND], (d[HEAD_DIM] + 15) // 16
     for index in range(blocks):
-        for row in range(0, rows, width):
-            target = scores + row * SCORES_ROW + index * KV_BLOCK * 4
+        row = 0
+        while row < rows:
+            width, target = _tile_rows(rows - row), scratch + SCORES + row * SCORES_ROW + index * KV_BLOCK * 4
             score_floats(first + row * ROW, scratch + PLACE * index, target, chunks, width, kind)
+            row += width
     soften_floats(first, scratch, rows, block * KV_BLOCK, whole)
-    for row in range(0, rows, width):
+    row = 0
+    while row < rows:
+        width = _tile_rows(rows - row)
         add_floats(first + row * ROW, row, scratch, blocks, chunks, width, kind)
+        row += width
 
 
 @kernel
 def _attend_codes(d: Any, scratch: int, first: int, rows: int, block: int, blocks: int, whole: int) -> None:
     """The same in a cache of codes."""
-    kind, chunks, width = d[KV_KIND], (d[HEAD_DIM] + 15) // 16, _tile_rows(rows)
-    scores = scratch + SCORES
+    kind, chunks = d[KV_KIND], (d[HEAD_DIM] + 15) // 16
     scales_at = chunks * 16 * KV_BLOCK * (1 if kind == INT8 else 2)
     for index in range(blocks):
-        for row in range(0, rows, width):
-            target = scores + row * SCORES_ROW + index * KV_BLOCK * 4
+        row = 0
+        while row < rows:
+            width, target = _tile_rows(rows - row), scratch + SCORES + row * SCORES_ROW + index * KV_BLOCK * 4
             score_codes(first + row * ROW, scratch + PLACE * index, target, chunks, width, kind)
+            row += width
     soften_codes(first, scratch, rows, scales_at, block * KV_BLOCK, whole)
-    for row in range(0, rows, width):
+    row = 0
+    while row < rows:
+        width = _tile_rows(rows - row)
         add_codes(first + row * ROW, row, scratch, blocks, chunks, width, kind)
+        row += width
 
 
 @kernel
@@ -165,10 +177,26 @@ def _ask_for_stride(d: Any, table: int, kv_head: int, block: int, last: int) -> 
 
 
 @kernel
+def _open_group(scratch: int, first: int, rows: int, chunks: int) -> None:
+    """A group of rows from address `first` on has seen nothing yet. Its softmax works on numbers side by side."""
+    for row in range(rows):
+        record, number = first + row * ROW, scratch + 4 * row
+        open_part(record, chunks)
+        write_f32(number + TOPS, UNSEEN)
+        write_f32(number + SCALES, read_f32(record + QUERY_SCALE))
+
+
+@kernel
+def _close_group(scratch: int, first: int, rows: int) -> None:
+    for row in range(rows):
+        write_f32(first + row * ROW + MAXIMUM, read_f32(scratch + TOPS + 4 * row))
+
+
+@kernel
 def _attend_segment(
     d: Any, query_block: int, rows: int, kv_head: int, segment: int, scratch: int, goes_on: bool
 ) -> None:
-    """The parts of all rows over what they see of a segment, group by group: a group's rows stay in the first cache.
+    """The parts of all rows over what they see of a segment, group by group.
 
     goes_on: whether this worker takes the next segment too.
     """
@@ -179,8 +207,7 @@ def _attend_segment(
     _ask_for_stride(d, table, kv_head, oldest // STRIDE_POSITIONS * STRIDE, end)
     for row in range(0, rows, GROUP_ROWS):
         first, count = scratch + ROWS + row * ROW, min(GROUP_ROWS, rows - row)
-        for each in range(count):
-            open_part(first + each * ROW, chunks)
+        _open_group(scratch, first, count, chunks)
         oldest = _position(d, query_block, row // shared)
         newest = _position(d, query_block, (row + count - 1) // shared)
         last = min(newest, (segment + 1) * SEGMENT - 1)
@@ -194,6 +221,7 @@ def _attend_segment(
                 _attend_codes(d, scratch, first, count, block, blocks, whole)
             else:
                 _attend_floats(d, scratch, first, count, block, blocks, whole)
+        _close_group(scratch, first, count)
 
 
 @kernel

@@ -5,12 +5,16 @@ integers, then scaled. Weights times the scales of their values are rounded to c
 row's stride, so that a row with a few large weights far away does not round the others off.
 """
 
+from collections.abc import Callable
+
 from llvmlite import ir
 
 from .attention_rows import (
     CODES,
     CODES_ROW,
     INVERSE,
+    LINE,
+    LINES,
     LOG2_E,
     NEW,
     OLD,
@@ -19,15 +23,14 @@ from .attention_rows import (
     QUERY,
     QUERY_SCALE,
     ROW,
-    SCORES,
     SCORES_ROW,
     STRIDE,
     for_each_tile,
     place_of,
-    soften,
 )
+from .attention_softmax import fold, fold_lines, for_each_16, number_of, score_line, soften
 from .kv_layout import CODE_LIMIT, INT8, INT16
-from .kv_write import codes_at, larger, largest_bits
+from .kv_write import codes_at, larger, magnitude_bits
 from .layout import KV_BLOCK
 from .simd import Emit, Value, f32, f32x16, i8, i16x16, i32, i32x16, micro_kernel
 
@@ -67,8 +70,10 @@ def _load(e: Emit, pointer: Value, offset: Value | int, kind: int) -> Value:
     return e.b.bitcast(e.b.sext(e.load(ir.VectorType(i8, 32), pointer, offset), i16x32), i32x16)
 
 
-def _store_codes(e: Emit, value: Value, inverse: Value, pointer: Value, offset: Value | int) -> None:
-    e.store(e.b.trunc(codes_at(e, value, inverse), i16x16), pointer, offset)
+def _low_words(e: Emit, a: Value, b: Value) -> Value:
+    """The lower 16 bits of the lanes of two i32x16, side by side."""
+    words = [e.b.bitcast(one, i16x32) for one in (a, b)]
+    return e.b.shuffle_vector(*words, ir.Constant(ir.VectorType(i32, 32), list(range(0, 64, 2))))
 
 
 def _scaling(e: Emit, largest: Value, limit: int) -> tuple[Value, Value]:
@@ -90,13 +95,14 @@ def open_codes(e: Emit, q: Value, row: Value, head_dim: Value) -> None:
     def load(index: Value) -> Value:
         return e.load_some(source, e.b.shl(index, e.const(6)), e.b.sub(head_dim, e.b.shl(index, e.const(4))))
 
-    (largest,) = e.loop(chunks, [ir.Constant(i32, 0)], lambda i, top: [larger(e, top[0], largest_bits(e, load(i)))])
-    scale, inverse = _scaling(e, e.splat(largest), CODE_LIMIT)
+    (largest,) = e.loop(chunks, [e.zero(i32x16)], lambda i, top: [larger(e, top[0], magnitude_bits(e, load(i)))])
+    scale, inverse = _scaling(e, e.splat(e.reduce(largest, lambda a, b: larger(e, a, b))), CODE_LIMIT)
     first = e.b.extract_element(e.b.fmul(scale, e.constant(f32x16, LOG2_E)), ir.Constant(i32, 0))
     e.store(first, record, QUERY_SCALE, 4)
 
     def chunk(index: Value, _: list[Value]) -> list[Value]:
-        _store_codes(e, load(index), inverse, e.at(record, QUERY), e.b.shl(index, e.const(5)))
+        codes = e.b.trunc(codes_at(e, load(index), inverse), i16x16)
+        e.store(codes, e.at(record, QUERY), e.b.shl(index, e.const(5)))
         return []
 
     e.loop(chunks, [], chunk)
@@ -154,23 +160,27 @@ def soften_codes(
         scaled = [e.b.fmul(weight, scale) for weight, scale in zip(weights, scales, strict=True)]
         if seen is not None:  # a scale there may be anything
             scaled = [e.b.select(there, one, e.zero()) for there, one in zip(seen, scaled, strict=True)]
-        e.store(largest_bits(e, *scaled), e.at(base, NEW), e.b.shl(index, e.const(2)), 4)
-        line = e.at(e.at(base, SCORES), e.b.mul(index, e.const(SCORES_ROW)))
+        # none is below 0, but a NaN that the sum of weights holds too
+        largest = fold([e.b.bitcast(one, i32x16) for one in scaled], lambda a, b: larger(e, a, b))
+        e.store(largest, e.at(base, LINES), e.b.mul(index, e.const(LINE)))
         for block, one in enumerate(scaled):
-            e.store(one, line, 64 * block)
+            e.store(one, score_line(e, base, index), 64 * block)
+
+    def find_scales(lines: Value, at: Callable[[int], Value]) -> None:
+        largest = fold_lines(e, lines, i32x16, lambda a, b: larger(e, a, b))
+        for value, where in zip(_scaling(e, largest, _WEIGHT_LIMIT), (NEW, INVERSE), strict=True):
+            e.store(value, at(where))
 
     def round_off(index: Value, _: list[Value]) -> list[Value]:
-        line = e.at(e.at(base, SCORES), e.b.mul(index, e.const(SCORES_ROW)))
+        line, inverse = score_line(e, base, index), number_of(e, base, INVERSE, index)
         target = e.at(e.at(base, CODES), e.b.mul(index, e.const(CODES_ROW)))
-        inverse = e.splat(e.load(f32, e.at(base, INVERSE), e.b.shl(index, e.const(2)), 4))
-        for block in range(STRIDE):
-            _store_codes(e, e.load(f32x16, line, 64 * block), inverse, target, 32 * block)
+        for block in range(0, STRIDE, 2):
+            pair = [codes_at(e, e.load(f32x16, line, 64 * (block + one)), inverse) for one in range(2)]
+            e.store(_low_words(e, *pair), target, 32 * block)
         return []
 
     soften(e, first_row, base, rows, position, whole, take)
-    scale, inverse = _scaling(e, e.load(i32x16, base, NEW), _WEIGHT_LIMIT)
-    e.store(scale, base, NEW)
-    e.store(inverse, base, INVERSE)
+    for_each_16(e, base, rows, find_scales)
     e.loop(rows, [], round_off)
 
 

@@ -14,8 +14,8 @@ from .attention_rows import (
     SCORES_ROW,
     for_each_tile,
     place_of,
-    soften,
 )
+from .attention_softmax import score_line, soften
 from .kv_layout import BF16, F16, F32
 from .layout import KV_BLOCK
 from .simd import Emit, Value, f32, f32x16, micro_kernel
@@ -83,9 +83,8 @@ def soften_floats(e: Emit, first_row: Value, scratch: Value, rows: Value, positi
     base = e.pointer(scratch)
 
     def take(index: Value, weights: list[Value], _: list[Value] | None) -> None:
-        line = e.at(e.at(base, SCORES), e.b.mul(index, e.const(SCORES_ROW)))
         for block, weight in enumerate(weights):
-            e.store(weight, line, 64 * block)
+            e.store(weight, score_line(e, base, index), 64 * block)
 
     soften(e, first_row, base, rows, position, whole, take)
 

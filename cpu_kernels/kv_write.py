@@ -85,8 +85,13 @@ def _value_floats(e: Emit, row: Value, target: Value, head_dim: Value, offset: V
 
 def largest_bits(e: Emit, *vectors: Value) -> Value:
     """The largest magnitude of vectors of 16 floats, as bits of a positive float; those of a NaN exceed all others."""
-    ones = [e.b.and_(e.b.bitcast(vector, i32x16), e.constant(i32x16, 0x7FFFFFFF)) for vector in vectors]
+    ones = [magnitude_bits(e, vector) for vector in vectors]
     return e.reduce(functools.reduce(lambda a, b: larger(e, a, b), ones), lambda a, b: larger(e, a, b))
+
+
+def magnitude_bits(e: Emit, vector: Value) -> Value:
+    """The bits of the magnitudes of 16 floats, which order like them; those of a NaN exceed all others."""
+    return e.b.and_(e.b.bitcast(vector, i32x16), e.constant(i32x16, 0x7FFFFFFF))
 
 
 def larger(e: Emit, a: Value, b: Value) -> Value:

@@ -1,0 +1,57 @@
+"""Attention's parts: what a row adds up to over a segment of its context, and how parts become its output."""
+
+from llvmlite import ir
+
+from .attention_rows import MAXIMUM, PART_HEAD, UNSEEN
+from .attention_softmax import exp2
+from .simd import Emit, Value, f32, f32x16, i32, micro_kernel
+
+
+@micro_kernel()
+def open_part(e: Emit, part: Value, chunks: Value) -> None:
+    """Nothing seen yet."""
+    base = e.pointer(part)
+    e.store(e.zero(), base)
+    e.store(ir.Constant(f32, UNSEEN), base, MAXIMUM, 4)
+
+    def chunk(index: Value, _: list[Value]) -> list[Value]:
+        e.store(e.zero(), e.at(base, PART_HEAD), e.b.shl(index, e.const(6)))
+        return []
+
+    e.loop(chunks, [], chunk)
+
+
+@micro_kernel()
+def merge_part(e: Emit, total: Value, part: Value, chunks: Value) -> None:
+    """total += part, both brought to the larger maximum. With a total of nothing the part's bits stay."""
+    to, source = e.pointer(total), e.pointer(part)
+    tops = [e.splat(e.load(f32, pointer, MAXIMUM, 4)) for pointer in (to, source)]
+    top = e.maximum(*tops)
+    factors = [exp2(e, e.b.fsub(one, top)) for one in tops]
+
+    def add(offset: Value | int) -> None:
+        theirs = e.b.fmul(e.load(f32x16, source, offset), factors[1])
+        e.store(e.fma(e.load(f32x16, to, offset), factors[0], theirs), to, offset)
+
+    def chunk(index: Value, _: list[Value]) -> list[Value]:
+        add(e.b.add(e.b.shl(index, e.const(6)), e.const(PART_HEAD)))
+        return []
+
+    add(0)
+    e.loop(chunks, [], chunk)
+    e.store(e.b.extract_element(top, ir.Constant(i32, 0)), to, MAXIMUM, 4)
+
+
+@micro_kernel()
+def finish_row(e: Emit, total: Value, out: Value, head_dim: Value) -> None:
+    """out[head_dim] = accumulators / sum of weights."""
+    source, target = e.pointer(total), e.pointer(out)
+    share = e.splat(e.b.fdiv(ir.Constant(f32, 1.0), e.sum(e.load(f32x16, source))))
+
+    def chunk(index: Value, _: list[Value]) -> list[Value]:
+        at = e.b.shl(index, e.const(6))
+        left = e.b.sub(head_dim, e.b.shl(index, e.const(4)))
+        e.store_some(e.b.fmul(e.load(f32x16, e.at(source, PART_HEAD), at), share), target, at, left)
+        return []
+
+    e.loop(e.b.lshr(e.b.add(head_dim, e.const(15)), e.const(4)), [], chunk)
