@@ -17,7 +17,7 @@ from typing import Any
 
 from .attention_codes import add_codes, open_codes, score_codes, soften_codes
 from .attention_floats import add_floats, open_floats, score_floats, soften_floats
-from .attention_parts import finish_row, merge_part, open_part
+from .attention_parts import finish_bfloats, finish_codes, finish_row, merge_part, open_part
 from .attention_rows import (
     FIRST,
     GROUP_ROWS,
@@ -44,20 +44,23 @@ from .claim import claim
 from .descriptor import N_PIECES, slots
 from .jit import kernel
 from .kv_layout import INT8, INT16
-from .layout import KV_BLOCK, QUERY_BLOCK, SEGMENT
+from .layout import KV_BLOCK, QUERY_BLOCK, RECORDS, SEGMENT, SPAN
 from .memory import atomic_add, atomic_store, read_f32, read_i64, write_f32, write_i32, write_i64
 
 FIELDS = (
     *("q", "q_stride", "out", "out_stride", "heads", "kv_heads", "head_dim", "window", "k_cache", "v_cache"),
     *("kv_kind", "block_bytes", "head_bytes", "scratch", "scratch_stride", "block_first", "block_count"),
     *("block_table", "positions", "piece_block", "piece_segment", "block_partial", "partials", "finished"),
+    "out_record",
 )
 (Q, Q_STRIDE, OUT, OUT_STRIDE, HEADS, KV_HEADS, HEAD_DIM, WINDOW, K_CACHE, V_CACHE,
  KV_KIND, BLOCK_BYTES, HEAD_BYTES, SCRATCH, SCRATCH_STRIDE, BLOCK_FIRST, BLOCK_COUNT,
- BLOCK_TABLE, POSITIONS, PIECE_BLOCK, PIECE_SEGMENT, BLOCK_PARTIAL, PARTIALS, FINISHED) = slots(
+ BLOCK_TABLE, POSITIONS, PIECE_BLOCK, PIECE_SEGMENT, BLOCK_PARTIAL, PARTIALS, FINISHED,
+ OUT_RECORD) = slots(
     FIELDS
 )  # fmt: skip
 ALL_SEGMENTS = -1
+_PLAIN, _BF16, _Q8 = range(len(RECORDS))  # what out_record says
 
 _part_bytes = kernel(part_bytes)
 
@@ -225,15 +228,26 @@ def _attend_segment(
 
 
 @kernel
+def _close_row(d: Any, part: int, out: int, head: int) -> None:
+    """The output of a head of the token whose outputs lie at `out`."""
+    head_dim = d[HEAD_DIM]
+    spans = head_dim // SPAN
+    if d[OUT_RECORD] == _Q8:
+        finish_codes(part, out, head * spans, spans, d[HEADS] * head_dim)
+    elif d[OUT_RECORD] == _BF16:
+        finish_bfloats(part, out, head * spans, spans)
+    else:
+        finish_row(part, out + head * head_dim * 4, head_dim)
+
+
+@kernel
 def _close_rows(d: Any, query_block: int, kv_head: int, scratch: int, at: int) -> None:
     """Divide what lies `at` in the rows, a part or a total, by its sum: the rows' outputs."""
-    shared, head_dim, record = d[HEADS] // d[KV_HEADS], d[HEAD_DIM], scratch + ROWS + at
+    shared, record = d[HEADS] // d[KV_HEADS], scratch + ROWS + at
     for token in range(read_i64(d[BLOCK_COUNT] + 8 * query_block)):
         row = read_i64(d[BLOCK_FIRST] + 8 * query_block) + token
-        out = d[OUT] + row * d[OUT_STRIDE] + kv_head * shared * head_dim * 4
-        for _ in range(shared):
-            finish_row(record, out, head_dim)
-            out += head_dim * 4
+        for each in range(shared):
+            _close_row(d, record, d[OUT] + row * d[OUT_STRIDE], kv_head * shared + each)
             record += ROW
 
 
@@ -294,7 +308,8 @@ def attention(d: Any, step: Any, worker: int) -> None:
 
     piece_block, piece_segment: per piece its query block and segment (or ALL_SEGMENTS); of a query block that is split
     there is one for every segment up to its last position. block_partial: per query block that is split, how many
-    (token, segment) pairs lie before its parts. finished: zeros, one for each query block and KV head.
+    (token, segment) pairs lie before its parts. finished: zeros, one for each query block and KV head. out_record: the
+    number of the outputs' form in RECORDS; all but plain rows ask for heads of whole spans.
     """
     pieces = step[N_PIECES]
     scratch = d[SCRATCH] + worker * d[SCRATCH_STRIDE]

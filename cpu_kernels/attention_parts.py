@@ -1,9 +1,14 @@
 """Attention's parts: what a row adds up to over a segment of its context, and how parts become its output."""
 
+from collections.abc import Callable
+
 from llvmlite import ir
 
 from .attention_rows import MAXIMUM, PART_HEAD, UNSEEN
 from .attention_softmax import exp2
+from .bfloat import store_span
+from .layout import SPAN
+from .norm import quantise_span
 from .simd import Emit, Value, f32, f32x16, i32, micro_kernel
 
 
@@ -42,11 +47,16 @@ def merge_part(e: Emit, total: Value, part: Value, chunks: Value) -> None:
     e.store(e.b.extract_element(top, ir.Constant(i32, 0)), to, MAXIMUM, 4)
 
 
+def _share(e: Emit, total: Value) -> Value:
+    """1 / the sum of the weights of a total, in all lanes."""
+    return e.splat(e.b.fdiv(ir.Constant(f32, 1.0), e.sum(e.load(f32x16, total))))
+
+
 @micro_kernel()
 def finish_row(e: Emit, total: Value, out: Value, head_dim: Value) -> None:
     """out[head_dim] = accumulators / sum of weights."""
     source, target = e.pointer(total), e.pointer(out)
-    share = e.splat(e.b.fdiv(ir.Constant(f32, 1.0), e.sum(e.load(f32x16, source))))
+    share = _share(e, source)
 
     def chunk(index: Value, _: list[Value]) -> list[Value]:
         at = e.b.shl(index, e.const(6))
@@ -55,3 +65,30 @@ def finish_row(e: Emit, total: Value, out: Value, head_dim: Value) -> None:
         return []
 
     e.loop(e.b.lshr(e.b.add(head_dim, e.const(15)), e.const(4)), [], chunk)
+
+
+def _each_span(e: Emit, total: Value, spans: Value, take: Callable[[Value, list[Value]], None]) -> None:
+    """take(index, 64 outputs as four vectors) for each span of a total's row."""
+    source = e.pointer(total)
+    share = _share(e, source)
+
+    def span(index: Value, _: list[Value]) -> list[Value]:
+        here = e.at(e.at(source, PART_HEAD), e.b.mul(index, e.const(4 * SPAN)))
+        take(index, [e.b.fmul(e.load(f32x16, here, 64 * part), share) for part in range(4)])
+        return []
+
+    e.loop(spans, [], span)
+
+
+@micro_kernel()
+def finish_codes(e: Emit, total: Value, record: Value, first: Value, spans: Value, columns: Value) -> None:
+    """The same to spans `first` .. of a q8 record of padded `columns`."""
+    target = e.pointer(record)
+    _each_span(e, total, spans, lambda i, values: quantise_span(e, values, target, e.b.add(first, i), columns))
+
+
+@micro_kernel()
+def finish_bfloats(e: Emit, total: Value, record: Value, first: Value, spans: Value) -> None:
+    """The same to spans `first` .. of a bf16 record."""
+    target = e.pointer(record)
+    _each_span(e, total, spans, lambda i, values: store_span(e, values, target, e.b.add(first, i)))

@@ -9,7 +9,7 @@ from ..cpu_kernels.attention_rows import MAX_HEAD_DIM
 from ..cpu_kernels.descriptor import N_LOGITS, N_TOKENS
 from ..cpu_kernels.down import FEW_PAIRS
 from ..cpu_kernels.down import MOST_TILES as DOWN_TILES
-from ..cpu_kernels.layout import KINDS, RECORDS, ROWS, Record, padded
+from ..cpu_kernels.layout import KINDS, RECORDS, ROWS, SPAN, Record, padded
 from ..cpu_kernels.program import FrozenProgram, Program
 from ..cpu_kernels.rope import NO_NORM, NORM_ALL_HEADS, NORM_EACH_HEAD
 from ..cpu_kernels.rope import STEP as HEAD_STEP
@@ -111,8 +111,10 @@ class CpuOps:
 
     def attend(self, layer: int) -> None:
         spec, inputs, mixed = self._spec, self._inputs, self.buffers.mixed
+        read = KINDS[self._matrix(f"layers.{layer}.o").kind].record
+        written: Record = "plain" if spec.head_dim % SPAN else read  # a span of a record is of one head then
         self._program.add(
-            "attention", **_rows("q", self.buffers.q), **_rows("out", mixed.plain), heads=spec.num_heads,
+            "attention", **_rows("q", self.buffers.q), **_rows("out", mixed.forms[written]), heads=spec.num_heads,
             kv_heads=spec.num_kv_heads, head_dim=spec.head_dim, window=spec.sliding_window or 0,
             **_rows("scratch", self.buffers.attention_scratch),
             block_first=inputs.block_first.ctypes.data, block_count=inputs.block_count.ctypes.data,
@@ -120,10 +122,10 @@ class CpuOps:
             piece_block=inputs.piece_block.ctypes.data, piece_segment=inputs.piece_segment.ctypes.data,
             block_partial=inputs.block_partial.ctypes.data, partials=self.buffers.partials.ctypes.data,
             finished=self.buffers.finished.ctypes.data, **self._cache.fields(layer),
+            out_record=RECORDS.index(written),
         )  # fmt: skip
         self._program.meet()
-        read = KINDS[self._matrix(f"layers.{layer}.o").kind].record
-        if read != "plain":
+        if read != written:
             self._program.add(
                 "quantise" if read == "q8" else "round_rows", **_rows("x", mixed.plain), n=spec.q_size,
                 count_slot=N_TOKENS, **_rows("record", mixed.forms[read]),

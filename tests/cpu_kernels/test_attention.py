@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from isotherm.cpu_kernels.kv_layout import KV_KINDS
 from isotherm.cpu_kernels.layout import KV_BLOCK, QUERY_BLOCK, SEGMENT
+from isotherm.cpu_kernels.reference import record_content
 from support.kv import Cache, random_q, random_table
 
 LONG = 3 * SEGMENT // KV_BLOCK + 1  # blocks of three segments and a little more
@@ -96,6 +97,19 @@ def test_sequences_in_a_batch_and_two_threads_change_no_bit(kind):
     together = cache.attend(sequences, threads=2)
     for sequence, got in zip(sequences, together, strict=True):
         np.testing.assert_array_equal(cache.attend([sequence])[0], got)
+
+
+@pytest.mark.parametrize("record", ["q8", "bf16"])
+@pytest.mark.parametrize("shared, head_dim", [(1, 64), (5, 128), (4, 192)])
+@pytest.mark.parametrize("split", [False, True])
+def test_outputs_as_records_are_those_of_the_plain_outputs(record, shared, head_dim, split):
+    cache, table = Cache(LONG, 2, head_dim, "int16"), random_table(LONG, LONG)
+    q = random_q(11, 2 * shared, head_dim)
+    (plain,) = cache.attend([(q, table, SEGMENT - 5)], split=split)
+    (records,) = cache.attend([(q, table, SEGMENT - 5)], split=split, record=record)
+    for row, got in zip(plain, records, strict=True):
+        content = record_content(row.reshape(-1), record)
+        np.testing.assert_array_equal(got[: len(content)], content)
 
 
 @pytest.mark.parametrize("kind", KV_KINDS)

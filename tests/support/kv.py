@@ -6,7 +6,8 @@ from isotherm.cpu_kernels.attention import ALL_SEGMENTS, FIELDS, attention, scra
 from isotherm.cpu_kernels.attention_rows import part_bytes as record_bytes
 from isotherm.cpu_kernels.descriptor import N_PIECES
 from isotherm.cpu_kernels.kv_layout import KV_KINDS, key_bytes
-from isotherm.cpu_kernels.layout import KV_BLOCK, QUERY_BLOCK, SEGMENT
+from isotherm.cpu_kernels.layout import KV_BLOCK, QUERY_BLOCK, RECORDS, SEGMENT
+from isotherm.cpu_kernels.layout import record_bytes as layout_bytes
 
 from .ops import run_op
 
@@ -25,10 +26,11 @@ class Cache:
         """Take over what was changed in exact_k and exact_v."""
         self.cache, self.k, self.v = kv_reference.pack_kv(self.kind, self.exact_k, self.exact_v)
 
-    def attend(self, sequences, window=0, chunk=QUERY_BLOCK, threads=1, split=False):
+    def attend(self, sequences, window=0, chunk=QUERY_BLOCK, threads=1, split=False, record="plain"):
         """The kernel's output for each sequence (q [tokens, heads, head_dim], block table, first position).
 
-        split: each segment of a query block is a piece of its own.
+        split: each segment of a query block is a piece of its own. record: the form of the outputs; all but "plain"
+        are returned as the bytes of a token's record.
         """
         heads = sequences[0][0].shape[1]
         q = np.concatenate([q for q, _, _ in sequences])
@@ -46,10 +48,13 @@ class Cache:
         first, count, tables = (np.array(column, np.int64) for column in zip(*blocks, strict=True))
         piece_block, piece_segment = (np.array(column, np.int64) for column in zip(*pieces, strict=True))
         out = np.full(q.shape, np.nan, np.float32)
+        if record != "plain":
+            out = np.full((len(q), layout_bytes(heads * self.head_dim, record)), 0xFF, np.uint8)
         stride = scratch_bytes(heads, self.kv_heads)
         finished = np.zeros(len(blocks) * self.kv_heads, np.int64)
         fields = {"q": q, "q_stride": q.strides[0], "out": out, "out_stride": out.strides[0], "heads": heads}
         fields |= {"kv_heads": self.kv_heads, "head_dim": self.head_dim, "window": window, "positions": positions}
+        fields |= {"out_record": RECORDS.index(record)}
         fields |= {"k_cache": self.cache, "v_cache": self.cache.ctypes.data + key_bytes(self.kind, self.head_dim)}
         fields |= {"kv_kind": KV_KINDS[self.kind].number, "head_bytes": self.cache.strides[1]}
         fields |= {"block_bytes": self.cache.strides[0], "scratch_stride": stride}
