@@ -1,14 +1,12 @@
 """Attention's parts: what a row adds up to over a segment of its context, and how parts become its output."""
 
-from collections.abc import Callable
-
 from llvmlite import ir
 
 from .attention_rows import MAXIMUM, PART_HEAD, UNSEEN
 from .attention_softmax import exp2
 from .bfloat import store_span
 from .layout import SPAN
-from .norm import quantise_span
+from .norm import quantise_spans
 from .simd import Emit, Value, f32, f32x16, i32, micro_kernel
 
 
@@ -67,28 +65,36 @@ def finish_row(e: Emit, total: Value, out: Value, head_dim: Value) -> None:
     e.loop(e.b.lshr(e.b.add(head_dim, e.const(15)), e.const(4)), [], chunk)
 
 
-def _each_span(e: Emit, total: Value, spans: Value, take: Callable[[Value, list[Value]], None]) -> None:
-    """take(index, 64 outputs as four vectors) for each span of a total's row."""
-    source = e.pointer(total)
-    share = _share(e, source)
-
-    def span(index: Value, _: list[Value]) -> list[Value]:
-        here = e.at(e.at(source, PART_HEAD), e.b.mul(index, e.const(4 * SPAN)))
-        take(index, [e.b.fmul(e.load(f32x16, here, 64 * part), share) for part in range(4)])
-        return []
-
-    e.loop(spans, [], span)
+def _spans(e: Emit, total: Value, share: Value, first: Value, count: int) -> list[list[Value]]:
+    """The outputs of spans of a total's row, each four vectors."""
+    here = e.at(e.at(total, PART_HEAD), e.b.mul(first, e.const(4 * SPAN)))
+    vectors = [e.b.fmul(e.load(f32x16, here, 64 * part), share) for part in range(4 * count)]
+    return [vectors[4 * span : 4 * span + 4] for span in range(count)]
 
 
 @micro_kernel()
 def finish_codes(e: Emit, total: Value, record: Value, first: Value, spans: Value, columns: Value) -> None:
     """The same to spans `first` .. of a q8 record of padded `columns`."""
-    target = e.pointer(record)
-    _each_span(e, total, spans, lambda i, values: quantise_span(e, values, target, e.b.add(first, i), columns))
+    source, target = e.pointer(total), e.pointer(record)
+    share, pairs = _share(e, source), e.b.lshr(spans, e.const(1))
+
+    def quantise(index: Value, count: int) -> list[Value]:
+        quantise_spans(e, _spans(e, source, share, index, count), target, e.b.add(first, index), columns)
+        return []
+
+    e.loop(pairs, [], lambda i, _: quantise(e.b.shl(i, e.const(1)), 2))
+    e.loop(e.b.and_(spans, e.const(1)), [], lambda _, __: quantise(e.b.shl(pairs, e.const(1)), 1))
 
 
 @micro_kernel()
 def finish_bfloats(e: Emit, total: Value, record: Value, first: Value, spans: Value) -> None:
     """The same to spans `first` .. of a bf16 record."""
-    target = e.pointer(record)
-    _each_span(e, total, spans, lambda i, values: store_span(e, values, target, e.b.add(first, i)))
+    source, target = e.pointer(total), e.pointer(record)
+    share = _share(e, source)
+
+    def span(index: Value, _: list[Value]) -> list[Value]:
+        (values,) = _spans(e, source, share, index, 1)
+        store_span(e, values, target, e.b.add(first, index))
+        return []
+
+    e.loop(spans, [], span)
