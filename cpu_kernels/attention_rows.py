@@ -15,7 +15,7 @@ from .layout import KV_BLOCK
 from .simd import Emit, Value, i64, micro_kernel
 
 MAX_HEAD_DIM = 512
-GROUP_ROWS, STRIDE = 32, 4  # rows that walk the context together, KV blocks that share a step of the running softmax
+GROUP_ROWS, STRIDE = 16, 4  # rows that walk the context together, KV blocks that share a step of the running softmax
 STRIDE_POSITIONS = STRIDE * KV_BLOCK
 # For each KV block of a stride: addresses of keys and values, positions to read, keys and values a stride later.
 PLACE = 40
