@@ -29,10 +29,10 @@ def _read(words, passes):  # type: ignore[no-untyped-def]
     return total
 
 
-def read_gb_s(threads: int | Seating) -> float:
-    """Plain read bandwidth of so many threads together, in GB/s (10^9 bytes): the best of some runs.
+def read_gb_s(threads: int | Seating, repeats: int = _REPEATS) -> float:
+    """Plain read bandwidth of so many threads together, in GB/s (10^9 bytes): the best of `repeats` runs.
 
-    Threads of a seating read what lies at their own node. It takes about a second and half a GiB of memory, in huge
+    Threads of a seating read what lies at their own node. It takes about a second, with few repeats less, and half a GiB of memory, in huge
     pages where the system allows it.
     """
     seating = Seating.of(threads)
@@ -41,7 +41,7 @@ def read_gb_s(threads: int | Seating) -> float:
     parts = np.array_split(_buffer(), seating.threads)
     _read(parts[0][:64], 1)  # compile
     _run(seating, parts, _touch)
-    seconds = min(_run(seating, parts, lambda part: _read(part, _PASSES)) for _ in range(_REPEATS))
+    seconds = min(_run(seating, parts, lambda part: _read(part, _PASSES)) for _ in range(repeats))
     return _PASSES * _BYTES / seconds / 1e9
 
 

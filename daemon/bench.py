@@ -161,9 +161,10 @@ def _measure(
         prefill.append(options.prompt / driver.prefill(1, options.prompt))
     for i in range(REPETITIONS):
         progress("measuring", REPETITIONS + i, total)
-        reads.append(read_gb_s(runner.seating))
+        # briefly: after a second at full load some machines take a core away for a while
+        reads.append(read_gb_s(runner.seating, repeats=1))
         decode.append(options.gen / driver.decode(1, options.gen, 0))
-    reads.append(read_gb_s(runner.seating))
+    reads.append(read_gb_s(runner.seating, repeats=1))
     streams = {}
     for i, count in enumerate(options.streams):
         progress("measuring", 2 * REPETITIONS + i, total)
