@@ -32,8 +32,8 @@ def _read(words, passes):  # type: ignore[no-untyped-def]
 def read_gb_s(threads: int | Seating, repeats: int = _REPEATS) -> float:
     """Plain read bandwidth of so many threads together, in GB/s (10^9 bytes): the best of `repeats` runs.
 
-    Threads of a seating read what lies at their own node. It takes about a second, with few repeats less, and half a GiB of memory, in huge
-    pages where the system allows it.
+    Threads of a seating read what lies at their own node. It takes about a second, or less with fewer
+    repeats, and half a GiB of memory, in huge pages where the system allows it.
     """
     seating = Seating.of(threads)
     if seating.threads < 1:
