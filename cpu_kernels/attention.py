@@ -44,7 +44,7 @@ from .claim import claim
 from .descriptor import N_PIECES, slots
 from .jit import kernel
 from .kv_layout import INT8, INT16
-from .layout import KV_BLOCK, QUERY_BLOCK, RECORDS, SEGMENT, SPAN
+from .layout import BF16, KV_BLOCK, Q8, QUERY_BLOCK, SEGMENT, SPAN
 from .memory import atomic_add, atomic_store, read_f32, read_i64, write_f32, write_i32, write_i64
 
 FIELDS = (
@@ -60,7 +60,6 @@ FIELDS = (
     FIELDS
 )  # fmt: skip
 ALL_SEGMENTS = -1
-_PLAIN, _BF16, _Q8 = range(len(RECORDS))  # what out_record says
 
 _part_bytes = kernel(part_bytes)
 
@@ -232,9 +231,9 @@ def _close_row(d: Any, part: int, out: int, head: int) -> None:
     """The output of a head of the token whose outputs lie at `out`."""
     head_dim = d[HEAD_DIM]
     spans = head_dim // SPAN
-    if d[OUT_RECORD] == _Q8:
+    if d[OUT_RECORD] == Q8:
         finish_codes(part, out, head * spans, spans, d[HEADS] * head_dim)
-    elif d[OUT_RECORD] == _BF16:
+    elif d[OUT_RECORD] == BF16:
         finish_bfloats(part, out, head * spans, spans)
     else:
         finish_row(part, out + head * head_dim * 4, head_dim)

@@ -1,9 +1,9 @@
 """How workers share out the items of an op.
 
 The items are cut into a run for each worker. It takes those one after the other and then helps with the others' runs.
-So from op to op a worker comes back to about the same columns or tokens, which lie in its caches: where cores do not
-share a cache, what another core has just written takes several times as long to read. And it reads weights as one
-stream. Which worker takes an item changes no result.
+So from op to op a worker comes back to about the same columns or tokens, which lie in its caches: what another core
+has just written takes longer to read, above all where the two share no cache. And it reads weights as one stream.
+Which worker takes an item changes no result.
 """
 
 from typing import Any

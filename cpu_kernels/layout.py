@@ -67,6 +67,7 @@ PART_BYTES: dict[Parts, int] = {"bytes": 16, "nibbles": 16, "sixes": 12, "split"
 
 Record = Literal["plain", "bf16", "q8"]
 RECORDS: tuple[Record, ...] = ("plain", "bf16", "q8")
+PLAIN, BF16, Q8 = range(len(RECORDS))  # as a field of an op names them
 
 E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # 4-bit floats, doubled
 E4M3 = tuple(  # 8-bit floats; 0x7F and 0xFF are no numbers

@@ -12,7 +12,7 @@ from .bfloat import store_span
 from .claim import claim
 from .descriptor import slots
 from .jit import call_product, call_reader, kernel
-from .layout import RECORDS, ROWS, SPAN
+from .layout import BF16, Q8, ROWS, SPAN
 from .memory import float_from_bits, read_i64, write_i64
 from .norm import quantise_span
 from .simd import Emit, Value, f32x16, micro_kernel
@@ -21,7 +21,6 @@ from .tiles import BLOCK
 _FIRST_RESULT, _SECOND_RESULT, _SECOND_ROWS, SCRATCH_BYTES = 64, 64 + 2048, 64 + 4096, 64 + 4096 + 64
 FOUR = SPAN // ROWS  # tiles per step of the expert's first product: their rows are a span of the next product's record
 _ROW_BYTES = 4 * SPAN  # of a token's results
-_PLAIN, _BF16, _Q8 = range(len(RECORDS))  # what out_record says
 
 
 @micro_kernel()
@@ -180,18 +179,18 @@ def expert_gate_up(d: Any, step: Any, worker: int) -> None:
 def _gate_up_span(d: Any, block: int, gate: int, up: int, start: int, tile: int, scratch: int) -> None:
     """A span of the inner records of `block` pairs; at the end of a matrix it may have fewer than FOUR tiles."""
     rows, others, tiles = scratch, scratch + _SECOND_ROWS, min(FOUR, d[_M_TILES] - tile)
-    for i in range(tiles):  # one matrix after the other: memory likes long runs
-        w, result = gate + (tile + i) * d[_M_TILE_BYTES], scratch + _FIRST_RESULT + 64 * i
-        call_product(d[_M_PRODUCT], block, w, d[_M_SPANS], rows, result, _ROW_BYTES)
     for i in range(tiles):
-        w, result = up + (tile + i) * d[_M_SECOND_TILE_BYTES], scratch + _SECOND_RESULT + 64 * i
-        call_product(d[_M_SECOND_PRODUCT], block, w, d[_M_SPANS], others, result, _ROW_BYTES)
+        at = tile + i
+        first, second = scratch + _FIRST_RESULT + 64 * i, scratch + _SECOND_RESULT + 64 * i
+        call_product(d[_M_PRODUCT], block, gate + at * d[_M_TILE_BYTES], d[_M_SPANS], rows, first, _ROW_BYTES)
+        w = up + at * d[_M_SECOND_TILE_BYTES]
+        call_product(d[_M_SECOND_PRODUCT], block, w, d[_M_SPANS], others, second, _ROW_BYTES)
     for t in range(block):
         first, second = scratch + _FIRST_RESULT + _ROW_BYTES * t, scratch + _SECOND_RESULT + _ROW_BYTES * t
         record = d[_M_OUT] + (start + t) * d[_M_OUT_STRIDE]
-        if d[_M_RECORD] == _Q8:
+        if d[_M_RECORD] == Q8:
             _activate_codes(first, second, tiles, record, tile // FOUR, d[_M_COLUMNS])
-        elif d[_M_RECORD] == _BF16:
+        elif d[_M_RECORD] == BF16:
             _activate_bfloat(first, second, tiles, record, tile // FOUR)
         else:
             _activate(first, second, tiles, record, tile // FOUR)

@@ -167,13 +167,6 @@ class Emit:
             return self.b.fpext(self.b.bitcast(bits, ir.VectorType(ir.HalfType(), 16)), f32x16)
         return self._half_bits_to_float(self.b.zext(bits, i32x16))
 
-    def load_one_half(self, pointer: Value) -> Value:
-        """A float16 -> f32."""
-        if self.tier.half:
-            return self.b.fpext(self.load(ir.HalfType(), pointer), f32)
-        bits = self.b.zext(self.splat(self.load(i16, pointer)), i32x16)
-        return self.b.extract_element(self._half_bits_to_float(bits), ir.Constant(i32, 0))
-
     def _half_bits_to_float(self, bits: Value) -> Value:
         magnitude = self.b.shl(self.b.and_(bits, self.constant(i32x16, 0x7FFF)), self.constant(i32x16, 13))
         value = self.b.bitcast(self.b.fmul(self.b.bitcast(magnitude, f32x16), self.constant(f32x16, 2.0**112)), i32x16)
@@ -207,23 +200,6 @@ class Emit:
         result = self.b.select(is_nan, self.constant(kind, 0x7E00), result)
         sign = self.b.and_(self.b.lshr(bits, self.constant(kind, 16)), self.constant(kind, 0x8000))
         return self.b.trunc(self.b.or_(result, sign), ir.VectorType(i16, kind.count))
-
-    def store_half(self, value: Value, pointer: Value, offset: Value | int = 0) -> None:
-        """float32 lanes to consecutive float16."""
-        self.store(self.half_bits(value), pointer, offset)
-
-    def load_8(self, pointer: Value, offset: Value | int, half: bool) -> Value:
-        """8 float16 or float32 in the low lanes of an f32x16, zeros above them."""
-        if not half:
-            return self._low_lanes(self.load(ir.VectorType(f32, 8), pointer, offset))
-        bits = self._low_lanes(self.load(ir.VectorType(i16, 8), pointer, offset))
-        if self.tier.half:
-            return self.b.fpext(self.b.bitcast(bits, ir.VectorType(ir.HalfType(), 16)), f32x16)
-        return self._half_bits_to_float(self.b.zext(bits, i32x16))
-
-    def _low_lanes(self, value: Value) -> Value:
-        order = ir.Constant(ir.VectorType(i32, 16), [min(lane, 8) for lane in range(16)])
-        return self.b.shuffle_vector(value, ir.Constant(value.type, None), order)
 
     def load_bfloat(self, pointer: Value, offset: Value | int = 0) -> Value:
         """16 bfloat16 -> f32x16."""

@@ -161,7 +161,7 @@ def _measure(
         prefill.append(options.prompt / driver.prefill(1, options.prompt))
     for i in range(REPETITIONS):
         progress("measuring", REPETITIONS + i, total)
-        # briefly: after a second at full load some machines take a core away for a while
+        # briefly: after reads of a second some steps took 40 ms more
         reads.append(read_gb_s(runner.seating, repeats=1))
         decode.append(options.gen / driver.decode(1, options.gen, 0))
     reads.append(read_gb_s(runner.seating, repeats=1))

@@ -11,15 +11,19 @@ def noise(words: int) -> np.ndarray:
     return np.random.default_rng(words).integers(0, 256, 8 * words, np.uint8)
 
 
+def step(total: int, word: int) -> int:
+    product = (total ^ word) * FACTOR % 2**64
+    return product ^ product >> 32
+
+
 def definition(memory: np.ndarray) -> int:
     words = [int.from_bytes(memory[at : at + 8].tobytes(), "little") for at in range(0, len(memory), 8)]
     total = len(words)
     for lane in range(LANES):
         mixed = 0
         for word in words[lane::LANES]:
-            mixed = (mixed ^ word) * FACTOR % 2**64
-        total = (total ^ mixed) * FACTOR % 2**64
-        total ^= total >> 32
+            mixed = step(mixed, word)
+        total = step(total, mixed)
     return total
 
 
@@ -45,6 +49,13 @@ def test_the_order_of_words_counts(apart: int) -> None:
     memory = noise(3 * LANES)
     words = memory.view(np.uint64).copy()
     words[[0, apart]] = words[[apart, 0]]
+    assert checksum(words.view(np.uint8)) != checksum(memory)
+
+
+def test_the_highest_bits_of_a_lane_do_not_cancel() -> None:
+    memory = noise(3 * LANES)
+    words = memory.view(np.uint64).copy()
+    words[[5, 5 + LANES]] ^= np.uint64(1 << 63)
     assert checksum(words.view(np.uint8)) != checksum(memory)
 
 
