@@ -51,12 +51,12 @@ FIELDS = (
     *("q", "q_stride", "out", "out_stride", "heads", "kv_heads", "head_dim", "window", "k_cache", "v_cache"),
     *("kv_kind", "block_bytes", "head_bytes", "scratch", "scratch_stride", "block_first", "block_count"),
     *("block_table", "positions", "piece_block", "piece_segment", "block_partial", "partials", "finished"),
-    "out_record",
+    *("out_record", "wanted"),
 )
 (Q, Q_STRIDE, OUT, OUT_STRIDE, HEADS, KV_HEADS, HEAD_DIM, WINDOW, K_CACHE, V_CACHE,
  KV_KIND, BLOCK_BYTES, HEAD_BYTES, SCRATCH, SCRATCH_STRIDE, BLOCK_FIRST, BLOCK_COUNT,
  BLOCK_TABLE, POSITIONS, PIECE_BLOCK, PIECE_SEGMENT, BLOCK_PARTIAL, PARTIALS, FINISHED,
- OUT_RECORD) = slots(
+ OUT_RECORD, WANTED) = slots(
     FIELDS
 )  # fmt: skip
 ALL_SEGMENTS = -1
@@ -308,7 +308,8 @@ def attention(d: Any, step: Any, worker: int) -> None:
     piece_block, piece_segment: per piece its query block and segment (or ALL_SEGMENTS); of a query block that is split
     there is one for every segment up to its last position. block_partial: per query block that is split, how many
     (token, segment) pairs lie before its parts. finished: zeros, one for each query block and KV head. out_record: the
-    number of the outputs' form in RECORDS; all but plain rows ask for heads of whole spans.
+    number of the outputs' form in RECORDS; all but plain rows ask for heads of whole spans. wanted: 0, or address of
+    an int64 for each query block, 0 of those to leave out.
     """
     pieces = step[N_PIECES]
     scratch = d[SCRATCH] + worker * d[SCRATCH_STRIDE]
@@ -319,6 +320,8 @@ def attention(d: Any, step: Any, worker: int) -> None:
         # head by head, so that the query blocks of a prompt find the head's keys and values in the cache
         piece, kv_head = item % pieces, item // pieces
         query_block = read_i64(d[PIECE_BLOCK] + 8 * piece)
+        if d[WANTED] != 0 and read_i64(d[WANTED] + 8 * query_block) == 0:
+            continue
         segment = read_i64(d[PIECE_SEGMENT] + 8 * piece)
         rows = _rows_of(d, query_block)
         _open_rows(d, query_block, kv_head, scratch)

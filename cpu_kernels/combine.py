@@ -9,14 +9,20 @@ import numpy as np
 from llvmlite import ir
 
 from .claim import claim
-from .descriptor import N_TOKENS, slots
+from .descriptor import slots
 from .jit import kernel
-from .memory import read_f32
+from .memory import read_f32, row_number
 from .routing import exp_of
 from .simd import Emit, Value, f32, f32x16, i64, micro_kernel
 
-FIELDS = ("x", "x_stride", "n", "outs", "outs_stride", "top_k", "position", "weights", "gate", "gate_stride", "few")
-(X, X_STRIDE, N, OUTS, OUTS_STRIDE, TOP_K, POSITION, WEIGHTS, GATE, GATE_STRIDE, FEW) = slots(FIELDS)
+FIELDS = (
+    *("x", "x_stride", "n", "outs", "outs_stride", "top_k", "position", "weights", "gate", "gate_stride", "few"),
+    *("count_slot", "rows"),
+)
+(
+    X, X_STRIDE, N, OUTS, OUTS_STRIDE, TOP_K, POSITION, WEIGHTS, GATE, GATE_STRIDE, FEW,
+    COUNT_SLOT, ROWS,
+) = slots(FIELDS)  # fmt: skip
 ROUNDING = 1e-6  # of the sum of weights that were made to add up to one
 UNROLL = 4  # vectors of 16 columns that share the loop over the experts
 
@@ -118,12 +124,14 @@ def add_choices(
 def combine(d: Any, step: Any, worker: int) -> None:
     """x[t] += sigmoid(gate[t]) * sum over choices j of weights[t, j] * outs[position[t * top_k + j]]. Items: tokens.
 
-    weights 0: all 1; gate 0: no sigmoid. Does nothing if there are at most `few` choices in all.
+    weights 0: all 1; gate 0: no sigmoid. rows: 0, or address of the numbers of the tokens' rows of x. Does nothing if
+    there are at most `few` choices in all.
     """
-    count, top_k = step[N_TOKENS], d[TOP_K]
+    count, top_k = step[d[COUNT_SLOT]], d[TOP_K]
     while count * top_k > d[FEW]:
         token = claim(d, step, worker, count)
         if token < 0:
             break
-        x, gate = d[X] + token * d[X_STRIDE], gate_of(d[GATE], d[GATE_STRIDE], token)
+        x = d[X] + row_number(d[ROWS], token) * d[X_STRIDE]
+        gate = gate_of(d[GATE], d[GATE_STRIDE], token)
         add_choices(x, d[N], d[OUTS], d[OUTS_STRIDE], top_k, d[POSITION], d[WEIGHTS], gate, token)

@@ -9,9 +9,9 @@ from typing import Any
 
 from .claim import claim
 from .combine import add_choices, gate_of
-from .descriptor import N_TOKENS, slots
+from .descriptor import slots
 from .jit import call_product, kernel
-from .memory import read_i64, write_i64
+from .memory import read_i64, row_number, write_i64
 from .tiles import BLOCK
 
 FEW_PAIRS = 256  # as many can be added up at once
@@ -23,11 +23,13 @@ FIELDS = (
     *("x", "x_stride", "product", "table", "tile_bytes", "start", "tiles", "spans", "chunk", "out", "out_stride"),
     *("offsets", "active", "num_active", "top_k", "scratch", "scratch_stride"),
     *("sum", "sum_stride", "n", "position", "weights", "gate", "gate_stride", "few"),
+    *("count_slot", "rows"),
 )
 (
     X, X_STRIDE, PRODUCT, TABLE, TILE_BYTES, START, TILES, SPANS, CHUNK, OUT, OUT_STRIDE,
     OFFSETS, ACTIVE, NUM_ACTIVE, TOP_K, SCRATCH, SCRATCH_STRIDE,
     SUM, SUM_STRIDE, N, POSITION, WEIGHTS, GATE, GATE_STRIDE, FEW,
+    COUNT_SLOT, ROWS,
 ) = slots(FIELDS)  # fmt: skip
 
 
@@ -55,7 +57,8 @@ def _add_up(d: Any, count: int, first: int, last: int, outs: int, stride: int) -
     """The columns of tiles first .. last - 1 of every token's sum."""
     columns = min(16 * (last - first), d[N] - 16 * first)
     for token in range(count if columns > 0 else 0):
-        x, gate = d[SUM] + token * d[SUM_STRIDE] + 64 * first, gate_of(d[GATE], d[GATE_STRIDE], token)
+        x = d[SUM] + row_number(d[ROWS], token) * d[SUM_STRIDE] + 64 * first
+        gate = gate_of(d[GATE], d[GATE_STRIDE], token)
         add_choices(x, columns, outs, stride, d[TOP_K], d[POSITION], d[WEIGHTS], gate, token)
 
 
@@ -64,10 +67,11 @@ def expert_down(d: Any, step: Any, worker: int) -> None:
     """sum[t] += sigmoid(gate[t]) * sum over its experts of weight * D_e x, where the step has at most `few` pairs.
 
     Else row s of out = D_e x[s] for the s-th pair in expert order. x: records of the pairs in expert order.
+    rows: 0, or address of the numbers of the tokens' rows of `sum`.
     Items: chunks of tiles; with many pairs, of every active expert.
     """
     chunks = (d[TILES] - d[START] + d[CHUNK] - 1) // d[CHUNK]
-    active, count = read_i64(d[NUM_ACTIVE]), step[N_TOKENS]
+    active, count = read_i64(d[NUM_ACTIVE]), step[d[COUNT_SLOT]]
     few = count * d[TOP_K] <= d[FEW]
     rows = d[SCRATCH] + worker * d[SCRATCH_STRIDE]
     results, stride = rows + _RESULTS, d[CHUNK] * 64

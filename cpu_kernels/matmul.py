@@ -13,7 +13,7 @@ from .claim import claim
 from .descriptor import slots
 from .jit import call_product, call_reader, kernel
 from .layout import BF16, Q8, ROWS, SPAN
-from .memory import float_from_bits, read_i64, write_i64
+from .memory import float_from_bits, read_i64, row_number, write_i64
 from .norm import quantise_span
 from .simd import Emit, Value, f32x16, micro_kernel
 from .tiles import BLOCK
@@ -67,17 +67,20 @@ def _activate_codes(e: Emit, gate: Value, up: Value, tiles: Value, record: Value
 
 LINEAR_FIELDS = (
     "x", "x_stride", "product", "w", "tile_bytes", "tiles", "spans", "chunk", "out", "out_stride",
-    "bias", "add", "low", "high", "count_slot", "scratch",
+    "bias", "add", "low", "high", "count_slot", "rows", "scratch",
 )  # fmt: skip
 (
     _X, _X_STRIDE, _PRODUCT, _W, _TILE_BYTES, _TILES, _SPANS, _CHUNK, _OUT, _OUT_STRIDE, _BIAS, _ADD, _LOW, _HIGH,
-    _COUNT_SLOT, _SCRATCH,
+    _COUNT_SLOT, _ROWS, _SCRATCH,
 ) = slots(LINEAR_FIELDS)  # fmt: skip
 
 
 @kernel
 def linear(d: Any, step: Any, worker: int) -> None:
-    """out[t] = clamp(W x[t] + bias, low, high), or out[t] += W x[t] + bias where `add`. Items: chunks of tiles."""
+    """out[t] = clamp(W x[t] + bias, low, high), or out[t] += W x[t] + bias where `add`. Items: chunks of tiles.
+
+    rows: 0, or address of the numbers t of the rows to take.
+    """
     count, chunks = step[d[_COUNT_SLOT]], (d[_TILES] + d[_CHUNK] - 1) // d[_CHUNK]
     low, high = float32(float_from_bits(d[_LOW])), float32(float_from_bits(d[_HIGH]))
     scratch = d[_SCRATCH] + worker * SCRATCH_BYTES
@@ -91,11 +94,11 @@ def linear(d: Any, step: Any, worker: int) -> None:
         for start in range(0, count, BLOCK):
             block = min(BLOCK, count - start)
             for t in range(block):
-                write_i64(scratch + 8 * t, d[_X] + (start + t) * d[_X_STRIDE])
+                write_i64(scratch + 8 * t, d[_X] + row_number(d[_ROWS], start + t) * d[_X_STRIDE])
             for tile in range(first, last):
                 call_product(d[_PRODUCT], block, d[_W] + tile * d[_TILE_BYTES], d[_SPANS], scratch, result, 64)
                 for t in range(block):
-                    target = d[_OUT] + (start + t) * d[_OUT_STRIDE] + tile * 64
+                    target = d[_OUT] + row_number(d[_ROWS], start + t) * d[_OUT_STRIDE] + tile * 64
                     if d[_ADD]:
                         _add_tile(result + 64 * t, target, d[_BIAS] + tile * 64)
                     else:

@@ -5,7 +5,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from .jit import intrinsic
+from .jit import intrinsic, kernel
 from .simd import Emit, f32, f64, i8, i16, i32, i64
 
 # name -> (Numba type, LLVM type, alignment in bytes); the unsigned ones read a file's bytes, at any address
@@ -53,6 +53,13 @@ read_f32, read_i64 = _reader("f32"), _reader("i64")
 read_u8, read_u16, read_u32, read_u64 = _reader("u8"), _reader("u16"), _reader("u32"), _reader("u64")
 write_f32, write_i32, write_i64 = _writer("f32"), _writer("i32"), _writer("i64")
 write_u8, write_u16, write_u32 = _writer("u8"), _writer("u16"), _writer("u32")
+
+
+@kernel
+def row_number(rows: int, index: int) -> int:
+    """The number at `index` of int64 `rows`; the index itself where there is no list (address 0)."""
+    number: int = index if rows == 0 else read_i64(rows + 8 * index)
+    return number
 
 
 @intrinsic

@@ -11,7 +11,7 @@ from .claim import claim
 from .descriptor import slots
 from .jit import kernel
 from .layout import SPAN, SUMS, padded
-from .memory import float_from_bits, read_i64
+from .memory import float_from_bits, row_number
 from .simd import Emit, Value, f32, f32x16, i8, i16, i32, i32x16, micro_kernel
 
 QUANTISE_FIELDS = ("x", "x_stride", "n", "count_slot", "record", "record_stride")
@@ -223,8 +223,7 @@ def rms_norm(d: Any, step: Any, worker: int) -> None:
         row = claim(d, step, worker, count)
         if row < 0:
             break
-        source = row if d[ROWS] == 0 else read_i64(d[ROWS] + 8 * row)
-        x = d[X] + source * d[X_STRIDE]
+        x = d[X] + row_number(d[ROWS], row) * d[X_STRIDE]
         plain = 0 if d[PLAIN] == 0 else d[PLAIN] + row * d[PLAIN_STRIDE]
         record = 0 if d[RECORD] == 0 else d[RECORD] + row * d[RECORD_STRIDE]
         bfloat = 0 if d[BFLOAT] == 0 else d[BFLOAT] + row * d[BFLOAT_STRIDE]

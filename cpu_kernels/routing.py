@@ -7,16 +7,16 @@ from llvmlite import ir
 from numba import types
 
 from .claim import claim
-from .descriptor import COUNTER, N_TOKENS, slots
+from .descriptor import COUNTER, slots
 from .jit import kernel
 from .memory import atomic_add, float_from_bits, read_f32, read_i64, write_f32, write_i64
 from .simd import Emit, Value, f32, i32, micro_kernel
 
-_SHARED = ("ids", "num_experts", "top_k")
+_SHARED = ("ids", "num_experts", "top_k", "count_slot")
 ROUTE_FIELDS = (*_SHARED, "logits", "logits_stride", "score", "renormalise", "scale", "weights")
 GROUP_FIELDS = (*_SHARED, "offsets", "order", "position", "active", "num_active")
-(IDS, NUM_EXPERTS, TOP_K, LOGITS, LOGITS_STRIDE, SCORE, RENORMALISE, SCALE, WEIGHTS) = slots(ROUTE_FIELDS)
-(_, _, _, OFFSETS, ORDER, POSITION, ACTIVE, NUM_ACTIVE) = slots(GROUP_FIELDS)
+(IDS, NUM_EXPERTS, TOP_K, COUNT_SLOT, LOGITS, LOGITS_STRIDE, SCORE, RENORMALISE, SCALE, WEIGHTS) = slots(ROUTE_FIELDS)
+(_, _, _, _, OFFSETS, ORDER, POSITION, ACTIVE, NUM_ACTIVE) = slots(GROUP_FIELDS)
 SOFTMAX_ALL, SOFTMAX_CHOSEN = 0, 1  # values of `score`
 
 _LOWEST = np.float32(-np.inf)
@@ -86,7 +86,7 @@ def route(d: Any, step: Any, worker: int) -> None:
 
     score: softmax over all experts (0) or over the chosen (1). A NaN logit counts as -inf.
     """
-    count, top_k = step[N_TOKENS], d[TOP_K]
+    count, top_k = step[d[COUNT_SLOT]], d[TOP_K]
     while True:
         token = claim(d, step, worker, count)
         if token < 0:
@@ -121,7 +121,7 @@ def group(d: Any, step: Any, worker: int) -> None:
     """
     if atomic_add(d[COUNTER], 1) != 0:
         return
-    pairs, ids, cursors = step[N_TOKENS] * d[TOP_K], d[IDS], d[ACTIVE]
+    pairs, ids, cursors = step[d[COUNT_SLOT]] * d[TOP_K], d[IDS], d[ACTIVE]
     _count(ids, pairs, d[NUM_EXPERTS], d[OFFSETS], cursors)
     for pair in range(pairs):
         cursor = cursors + 8 * (0 if ids == 0 else read_i64(ids + 8 * pair))

@@ -25,6 +25,7 @@ _CHUNKS_PER_WORKER = 8  # of a matrix: enough that a slow worker delays nobody b
 _MOST_TILES = 8  # a chunk stays in the second-level cache while blocks of tokens pass
 _EXPERT_TILES = 4
 _DOWN_CHUNKS = 2  # for each worker: fewer and longer, since each is read from every chosen expert
+_EVERY_TOKEN = {"count_slot": N_TOKENS, "rows": 0}
 _NORM_MODE = {"none": NO_NORM, "head": NORM_EACH_HEAD, "full": NORM_ALL_HEADS}
 
 
@@ -52,6 +53,7 @@ class CpuOps:
         self._keep: list[NDArray[np.generic]] = []  # tables whose addresses the program holds
         self.buffers = Buffers(spec, inputs.limits, threads)
         self._cosines, self._sines = _turns(spec.rope, inputs.limits.positions)
+        self._count_slot, self._rows = N_TOKENS, 0  # how many tokens matter, and where their rows are listed
 
     @property
     def _clips_late(self) -> bool:
@@ -70,10 +72,13 @@ class CpuOps:
             tile_bytes=matrix.tile_bytes, spans=matrix.spans, **_rows("out", self.buffers.x),
             count_slot=N_TOKENS, share=matrix.share, gap=matrix.gap,
         )  # fmt: skip
-        single = next((b.routes for b in self.buffers.branches.values() if b.routes.num_experts == 1), None)
-        self._group(single) if single else self._program.meet()
+        self._group_single()
 
-    def norm(self, role: str, readers: tuple[str, ...], *, last_rows: bool = False) -> None:
+    def narrow(self) -> None:
+        self._count_slot, self._rows = N_LOGITS, self._inputs.logit_rows.ctypes.data
+        self._group_single()
+
+    def norm(self, role: str, readers: tuple[str, ...]) -> None:
         read = {KINDS[self._matrix(reader).kind].record for reader in readers}
         fields: dict[Record, str] = {"plain": "plain", "bf16": "bfloat", "q8": "record"}
         forms: dict[str, int] = {}
@@ -83,9 +88,7 @@ class CpuOps:
         self._program.add(
             "rms_norm", **_rows("x", self.buffers.x), weight=self._vector(role),
             n=self._spec.hidden_size, eps=float(self._spec.rms_eps),
-            rows=self._inputs.logit_rows.ctypes.data if last_rows else 0,
-            count_slot=N_LOGITS if last_rows else N_TOKENS,
-            **forms,
+            **self._taken, **forms,
         )  # fmt: skip
         self._program.meet()
 
@@ -93,7 +96,10 @@ class CpuOps:
         for name, out in (("q", self.buffers.q), ("k", self.buffers.k), ("v", self.buffers.v)):
             role = f"layers.{layer}.{name}"
             clip = math.inf if name != "v" and self._clips_late else self._spec.clip_qkv or math.inf
-            self._linear(role, self.buffers.normed, out, bias=role + "_bias", clip=clip, together=name != "v")
+            taken = self._taken if name == "q" else _EVERY_TOKEN
+            self._linear(
+                role, self.buffers.normed, out, bias=role + "_bias", clip=clip, taken=taken, together=name != "v"
+            )
 
     def rotate_and_store(self, layer: int) -> None:
         spec, here = self._spec, f"layers.{layer}."
@@ -122,7 +128,7 @@ class CpuOps:
             piece_block=inputs.piece_block.ctypes.data, piece_segment=inputs.piece_segment.ctypes.data,
             block_partial=inputs.block_partial.ctypes.data, partials=self.buffers.partials.ctypes.data,
             finished=self.buffers.finished.ctypes.data, **self._cache.fields(layer),
-            out_record=RECORDS.index(written),
+            out_record=RECORDS.index(written), wanted=inputs.block_wanted.ctypes.data if self._rows else 0,
         )  # fmt: skip
         self._program.meet()
         if read != written:
@@ -134,7 +140,7 @@ class CpuOps:
 
     def output(self, layer: int) -> None:
         role = f"layers.{layer}.o"
-        self._linear(role, self.buffers.mixed, self.buffers.x, bias=role + "_bias", add=True)
+        self._linear(role, self.buffers.mixed, self.buffers.x, bias=role + "_bias", add=True, taken=self._taken)
 
     def route(self, layer: int) -> None:
         spec, here, routes = self._spec.routing, f"layers.{layer}.", self.buffers.branches["experts"].routes
@@ -144,7 +150,7 @@ class CpuOps:
         self._linear(here + "router", self.buffers.normed, self.buffers.router_logits)
         self._program.add(
             "route", **_rows("logits", self.buffers.router_logits),
-            num_experts=spec.num_experts, top_k=spec.top_k,
+            num_experts=spec.num_experts, top_k=spec.top_k, count_slot=self._count_slot,
             score=SOFTMAX_ALL if spec.score == "softmax" else SOFTMAX_CHOSEN, renormalise=int(spec.renormalise),
             scale=float(spec.scale), ids=routes.ids.ctypes.data, weights=routes.weights.ctypes.data,
         )  # fmt: skip
@@ -186,7 +192,7 @@ class CpuOps:
             "top_k": routes.top_k, "position": routes.position.ctypes.data, "n": self._spec.hidden_size,
             "weights": routes.weights.ctypes.data if branch == "experts" else 0,
             "gate": self.buffers.gate_logits.ctypes.data if gated else 0,
-            "gate_stride": self.buffers.gate_logits.shape[1], "few": FEW_PAIRS,
+            "gate_stride": self.buffers.gate_logits.shape[1], "few": FEW_PAIRS, **self._taken,
         }  # fmt: skip
         for shard in down.shards:
             self._program.add(
@@ -203,9 +209,19 @@ class CpuOps:
         self._program.meet()
 
     def head(self) -> None:
-        self._linear("head", self.buffers.normed, self.buffers.logits, count_slot=N_LOGITS)
+        self._linear("head", self.buffers.normed, self.buffers.logits)
 
     # -- helpers
+    @property
+    def _taken(self) -> dict[str, int]:
+        """The fields that say which rows of tokens an op takes, in buffers that have one for every token."""
+        return {"count_slot": self._count_slot, "rows": self._rows}
+
+    def _group_single(self) -> None:
+        """Where one expert takes all tokens, of the shared or a dense branch, group them, beside the op before."""
+        single = next((b.routes for b in self.buffers.branches.values() if b.routes.num_experts == 1), None)
+        self._group(single) if single else self._program.meet()
+
     def _linear(
         self,
         role: str,
@@ -215,9 +231,10 @@ class CpuOps:
         bias: str = "",
         add: bool = False,
         clip: float = math.inf,
-        count_slot: int = N_TOKENS,
+        taken: dict[str, int] | None = None,
         together: bool = False,
     ) -> None:
+        """taken: which rows of x and out; if it is not given, the first ones, of the tokens that matter."""
         matrix = self._weights.matrices[role]
         address, stride = x.read_by(matrix.kind)
         biases = self._vector(bias) if bias in self._weights.vectors else self.buffers.no_bias.ctypes.data
@@ -228,8 +245,8 @@ class CpuOps:
                 tile_bytes=matrix.tile_bytes,
                 w=shard.address, tiles=shard.tiles, spans=matrix.spans, chunk=self._chunk(matrix),
                 out=out.ctypes.data + before, out_stride=out.strides[0], bias=biases + before,
-                add=int(add), low=-clip, high=clip, count_slot=count_slot,
-                scratch=self.buffers.scratch.ctypes.data,
+                add=int(add), low=-clip, high=clip, scratch=self.buffers.scratch.ctypes.data,
+                **(taken or {"count_slot": self._count_slot, "rows": 0}),
             )  # fmt: skip
         if not together:
             self._program.meet()
@@ -237,8 +254,8 @@ class CpuOps:
     def _group(self, routes: Routes) -> None:
         self._program.add(
             "group", ids=routes.ids.ctypes.data if routes.num_experts > 1 else 0, num_experts=routes.num_experts,
-            top_k=routes.top_k, offsets=routes.offsets.ctypes.data, order=routes.order.ctypes.data,
-            position=routes.position.ctypes.data, active=routes.active.ctypes.data,
+            top_k=routes.top_k, count_slot=self._count_slot, offsets=routes.offsets.ctypes.data,
+            order=routes.order.ctypes.data, position=routes.position.ctypes.data, active=routes.active.ctypes.data,
             num_active=routes.num_active.ctypes.data,
         )  # fmt: skip
         self._program.meet()

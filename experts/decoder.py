@@ -16,11 +16,11 @@ class OpSet(Protocol):
     def embed(self) -> None:
         """x = embedding of the step's tokens."""
 
-    def norm(self, role: str, readers: tuple[str, ...], *, last_rows: bool = False) -> None:
-        """normed = RMS norm of x by weight `role`, in the forms that the matrices `readers` multiply.
+    def norm(self, role: str, readers: tuple[str, ...]) -> None:
+        """normed = RMS norm of x by weight `role`, in the forms that the matrices `readers` multiply."""
 
-        With `last_rows` only of the tokens whose logits are wanted.
-        """
+    def narrow(self) -> None:
+        """From here on only the tokens whose logits are wanted matter, but for k and v, which are those of all."""
 
     def project(self, layer: int) -> None:
         """q, k, v = W normed (+ bias), clamped if the model says so."""
@@ -44,25 +44,27 @@ class OpSet(Protocol):
         """x += the weighted W_down inner of a branch."""
 
     def head(self) -> None:
-        """logits = W normed for the wanted rows."""
+        """logits = W normed."""
 
 
 def record(spec: ModelSpec, ops: OpSet) -> None:
     """Run or record one step of the whole model."""
     ops.embed()
     for layer in range(spec.num_layers):
-        _attention(ops, layer)
+        _attention(ops, layer, last=layer == spec.num_layers - 1)
         if spec.moe_layers[layer]:
             _mixture(spec, ops, layer)
         else:
             _dense(ops, layer)
-    ops.norm("final_norm", ("head",), last_rows=True)
+    ops.norm("final_norm", ("head",))
     ops.head()
 
 
-def _attention(ops: OpSet, layer: int) -> None:
+def _attention(ops: OpSet, layer: int, *, last: bool) -> None:
     here = f"layers.{layer}."
     ops.norm(here + "attn_norm", tuple(here + name for name in ("q", "k", "v")))
+    if last:
+        ops.narrow()
     ops.project(layer)
     ops.rotate_and_store(layer)
     ops.attend(layer)

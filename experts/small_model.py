@@ -49,13 +49,14 @@ class SmallModel:
 
 
 def small_spec(spec: ModelSpec) -> ModelSpec:
-    """The same rules and heads of the same size at small widths; a layer of each sort. All experts are chosen, so that
-    no rounding decides between two of them."""
+    """The same rules and heads of the same size at small widths; a layer of each sort, and the last, which is run for
+    fewer tokens. All experts are chosen, so that no rounding decides between two of them."""
+    layers = (*sorted(set(spec.moe_layers)), spec.moe_layers[-1])
     shared_heads = min(spec.num_heads // spec.num_kv_heads, 4)
     return replace(
         spec,
-        num_layers=len(set(spec.moe_layers)),
-        moe_layers=tuple(sorted(set(spec.moe_layers))),
+        num_layers=len(layers),
+        moe_layers=layers,
         hidden_size=_WIDTH,
         vocab_size=_VOCABULARY,
         num_heads=2 * shared_heads,

@@ -34,7 +34,8 @@ class StepInputs:
     """counts: by `descriptor` slot. Per token: tokens, positions, slots (block * KV_BLOCK + offset).
 
     logit_rows: token rows whose logits are wanted. Per query block: first token row, number of tokens, address of its
-    sequence's block table, and where its parts lie if it is split. Per piece: its query block and segment.
+    sequence's block table, where its parts lie if it is split, and whether it has a row whose logits are wanted. Per
+    piece: its query block and segment.
     """
 
     limits: StepLimits
@@ -47,6 +48,7 @@ class StepInputs:
     block_count: Indices = field(init=False)
     block_table: Indices = field(init=False)
     block_partial: Indices = field(init=False)
+    block_wanted: Indices = field(init=False)
     piece_block: Indices = field(init=False)
     piece_segment: Indices = field(init=False)
     tables: Indices = field(init=False)  # [sequences, blocks_per_sequence]
@@ -54,7 +56,9 @@ class StepInputs:
     def __post_init__(self) -> None:
         most = self.limits
         self.counts = np.zeros(STEP_SLOTS, np.int64)
-        for name in ("tokens", "positions", "slots", "block_first", "block_count", "block_table", "block_partial"):
+        for name in ("tokens", "positions", "slots"):
+            setattr(self, name, np.zeros(most.tokens, np.int64))
+        for name in ("block_first", "block_count", "block_table", "block_partial", "block_wanted"):
             setattr(self, name, np.zeros(most.tokens, np.int64))
         for name in ("piece_block", "piece_segment"):
             setattr(self, name, np.zeros(most.tokens + most.partials, np.int64))

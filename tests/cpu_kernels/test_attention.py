@@ -165,3 +165,16 @@ def test_each_kind_keeps_to_its_budget(kind):
     got, exact = cache.attend([(q, table, 992)])[0], cache.exact(q, table, 992)
     error = np.linalg.norm(got - exact) / np.linalg.norm(exact)
     assert BUDGETS[kind] / 10 < error < BUDGETS[kind]
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_query_blocks_that_nobody_wants_are_left_out(split):
+    cache, table = Cache(LONG, 2, 16, "int16"), random_table(LONG, LONG)
+    long, short = (random_q(tokens, 4, 16) for tokens in (2 * QUERY_BLOCK + 3, 1))
+    sequences = [(long, table, SEGMENT - 10), (short, table, 2 * SEGMENT), (short, table, 5)]
+    every = cache.attend(sequences, split=split)
+    got = cache.attend(sequences, split=split, threads=2, wanted=[0, 0, 1, 0, 1])
+    assert np.isnan(got[0][: 2 * QUERY_BLOCK]).all()
+    assert np.isnan(got[1]).all()
+    np.testing.assert_array_equal(got[0][2 * QUERY_BLOCK :], every[0][2 * QUERY_BLOCK :])
+    np.testing.assert_array_equal(got[2], every[2])

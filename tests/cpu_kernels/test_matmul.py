@@ -71,6 +71,16 @@ def test_add_takes_what_stands_there_and_the_bias(kind):
     np.testing.assert_array_equal(multiply(matrix, x, bias=bias, onto=onto), onto + (plain + bias))
 
 
+@pytest.mark.parametrize("onto", [False, True])
+@pytest.mark.parametrize("taken", [[], [4], [0, 2, 3, 5, 8, 9, 10, 12, 16]])
+def test_only_the_rows_that_are_listed_are_taken(taken, onto):
+    matrix, x = random_matrix("q4", 33, 96), random_rows(17, 96)
+    before = random_rows(17, 33) if onto else None
+    expected = np.full((17, 33), 7, np.float32) if before is None else before.copy()
+    expected[taken] = multiply(matrix, x, onto=before)[taken]
+    np.testing.assert_array_equal(multiply(matrix, x, onto=before, taken=taken, threads=2), expected)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_not_finite_is_seen_in_its_token_only(kind, bad):
@@ -214,3 +224,17 @@ def test_as_many_pairs_as_are_few_fill_the_scratch_and_no_more():
     at_once = np.zeros_like(x)
     run_experts(bank, x, ids, onto=at_once, chunk=MOST_TILES)
     np.testing.assert_array_equal(at_once, afterwards)
+
+
+def test_sums_go_to_the_rows_that_are_listed():
+    bank = Bank.random(3, 64, 96, ("q4", "q4", "q8"))
+    x, ids, rows = random_rows(2, 64), np.array([[0, 2], [1, 0]]), np.array([1, 4])
+    start = random_rows(6, 64, 1)
+    _, outs, position = run_experts(bank, x, ids)
+    weights = np.tile(np.float32([1, 0.5]), (2, 1))
+    expected = start.copy()
+    expected[rows] = combined(start[rows], outs, position, weights)
+    at_once = start.copy()
+    run_experts(bank, x, ids, onto=at_once, taken=rows)
+    np.testing.assert_array_equal(at_once, expected)
+    np.testing.assert_array_equal(combined(start, outs, position, weights, rows=rows), expected)

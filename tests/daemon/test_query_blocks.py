@@ -1,6 +1,7 @@
 """Query blocks and pieces of a step: what is split, and that a split context gives the same bits."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -47,6 +48,12 @@ def test_what_has_no_room_for_its_parts_is_left_whole() -> None:
     count = lay_query_blocks(step, [chunk(2, SEGMENT), chunk(2, SEGMENT), chunk(1, SEGMENT)])
     assert pieces(step, count) == [(0, 0), (0, 1), (1, ALL_SEGMENTS), (2, 0), (2, 1)]
     assert step.block_partial[[0, 2]].tolist() == [0, 4]
+
+
+def test_the_block_of_a_sampled_token_is_wanted() -> None:
+    step = inputs(partials=100)
+    lay_query_blocks(step, [replace(chunk(9, 0), sample=False), chunk(17, 0), chunk(1, 5)])
+    assert step.block_wanted[:6].tolist() == [0, 0, 0, 0, 1, 1]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """The CPU runner: plans outside its limits are refused before anything is written, and its figures are true."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,35 @@ def test_a_broken_plan_is_refused_and_changes_nothing(fault: str, runner: Decode
 def test_the_largest_plan_is_accepted(runner: DecoderRunner) -> None:
     feed(runner, [1] * 32, 0, (7, 0, 1))
     assert np.isfinite(feed(runner, [VOCAB_SIZE - 1] * 16, 32, (7, 0, 1))).all()
+
+
+def test_the_last_layer_is_run_for_the_tokens_that_are_sampled(runner: DecoderRunner) -> None:
+    runner.execute(StepPlan((chunk([1, 2, 3]), replace(chunk([4, 5], table=(3,)), sample=False), chunk([6], 0, (4,)))))
+    routes = runner._ops.buffers.branches["experts"].routes
+    assert routes.offsets[-1] == 2 * routes.top_k
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mixtral", "qwen2_moe", "qwen3_moe"])
+def test_who_is_sampled_changes_neither_the_others_nor_what_comes_later(architecture: str, tmp_path: Path) -> None:
+    write_hf(tmp_path, architecture)
+    prompts, tables = [list(range(1, 12)), list(range(20, 40)), [50]], [(0, 1), (2, 3), (4, 5)]
+    with engine(tmp_path, **LIMITS, threads=2) as runner:
+
+        def one_more() -> list[np.ndarray]:
+            return [feed(runner, [7], len(prompt), table) for prompt, table in zip(prompts, tables, strict=True)]
+
+        alone = [feed(runner, prompt, 0, table) for prompt, table in zip(prompts, tables, strict=True)]
+        later = one_more()
+        for sampled in ((0, 2), (1,), (2,), ()):
+            for table in tables:
+                feed(runner, [9] * 30, 0, table)  # other keys and values
+            chunks = [
+                Chunk("a", prompt, 0, table, number in sampled)
+                for number, (prompt, table) in enumerate(zip(prompts, tables, strict=True))
+            ]
+            got = runner.execute(StepPlan(tuple(chunks)))
+            assert np.array_equal(got, np.array([alone[i] for i in sampled]).reshape(-1, VOCAB_SIZE))
+            assert np.array_equal(one_more(), later)
 
 
 def test_a_plan_without_samples_has_no_rows(runner: DecoderRunner) -> None:

@@ -26,7 +26,7 @@ def what_kernels_read(layout: StepLayout, plan: StepPlan) -> dict[str, list[int]
     blocks = sum(-(-len(chunk.tokens) // QUERY_BLOCK) for chunk in plan.chunks)
     split = np.unique(inputs.piece_block[:pieces][inputs.piece_segment[:pieces] >= 0])
     read = {name: getattr(inputs, name)[:tokens].tolist() for name in ("tokens", "positions", "slots")}
-    read |= {name: getattr(inputs, name)[:blocks].tolist() for name in ("block_first", "block_count")}
+    read |= {name: getattr(inputs, name)[:blocks].tolist() for name in ("block_first", "block_count", "block_wanted")}
     read |= {name: getattr(inputs, name)[:pieces].tolist() for name in ("piece_block", "piece_segment")}
     read["rows"] = inputs.logit_rows[: inputs.counts[N_LOGITS]].tolist()
     read["table_of_block"] = (

@@ -26,11 +26,12 @@ class Cache:
         """Take over what was changed in exact_k and exact_v."""
         self.cache, self.k, self.v = kv_reference.pack_kv(self.kind, self.exact_k, self.exact_v)
 
-    def attend(self, sequences, window=0, chunk=QUERY_BLOCK, threads=1, split=False, record="plain"):
+    def attend(self, sequences, window=0, chunk=QUERY_BLOCK, threads=1, split=False, record="plain", wanted=None):
         """The kernel's output for each sequence (q [tokens, heads, head_dim], block table, first position).
 
         split: each segment of a query block is a piece of its own. record: the form of the outputs; all but "plain"
-        are returned as the bytes of a token's record.
+        are returned as the bytes of a token's record. wanted: for each query block, whether it is computed; the rows
+        of others are NaN.
         """
         heads = sequences[0][0].shape[1]
         q = np.concatenate([q for q, _, _ in sequences])
@@ -54,7 +55,7 @@ class Cache:
         finished = np.zeros(len(blocks) * self.kv_heads, np.int64)
         fields = {"q": q, "q_stride": q.strides[0], "out": out, "out_stride": out.strides[0], "heads": heads}
         fields |= {"kv_heads": self.kv_heads, "head_dim": self.head_dim, "window": window, "positions": positions}
-        fields |= {"out_record": RECORDS.index(record)}
+        fields |= {"out_record": RECORDS.index(record), "wanted": 0 if wanted is None else np.array(wanted, np.int64)}
         fields |= {"k_cache": self.cache, "v_cache": self.cache.ctypes.data + key_bytes(self.kind, self.head_dim)}
         fields |= {"kv_kind": KV_KINDS[self.kind].number, "head_bytes": self.cache.strides[1]}
         fields |= {"block_bytes": self.cache.strides[0], "scratch_stride": stride}

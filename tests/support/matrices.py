@@ -1,9 +1,10 @@
 """Random packed matrices with the float numbers that they stand for, and the matrix ops run on them by hand."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from isotherm.cpu_kernels.descriptor import N_TOKENS
+from isotherm.cpu_kernels.descriptor import N_LOGITS, N_TOKENS
 from isotherm.cpu_kernels.down import FIELDS as DOWN_FIELDS
 from isotherm.cpu_kernels.down import SCRATCH_BYTES as DOWN_BYTES
 from isotherm.cpu_kernels.down import expert_down
@@ -180,8 +181,13 @@ def multiply(
     onto: Array | None = None,
     clamp: float = np.inf,
     chunk: int = 2,
+    taken: Sequence[int] | None = None,
 ) -> Array:
-    """`linear` on rows x [T, columns]: [T, rows]. What lies beyond the padded rows must stay as it is."""
+    """`linear` on rows x [T, columns], or only on those that are `taken`: [T, rows], 7 in rows that are not.
+
+    What lies beyond the padded rows must stay as it is.
+    """
+    numbers = np.array(range(len(x)) if taken is None else taken, np.int64)
     rows = len(matrix.values)
     width = padded_rows(rows)
     form = records(x, matrix.record)
@@ -193,9 +199,9 @@ def multiply(
         biases[:rows] = bias
     fields = {"x": form, "x_stride": form.strides[0], "w": matrix.tiles, "chunk": chunk, "out": out, **matrix.fields}
     fields |= {"out_stride": out.strides[0], "bias": biases, "add": int(onto is not None), "low": -float(clamp)}
-    fields |= {"high": float(clamp), "count_slot": N_TOKENS}
+    fields |= {"high": float(clamp), "count_slot": N_LOGITS, "rows": 0 if taken is None else numbers}
     fields["scratch"] = line_aligned((threads, SCRATCH_BYTES), 0xFF)
-    run_op(linear, LINEAR_FIELDS, fields, step={N_TOKENS: len(x)}, threads=threads)
+    run_op(linear, LINEAR_FIELDS, fields, step={N_LOGITS: len(numbers)}, threads=threads)
     assert (out[:, width:] == 7).all()
     return out[:, :rows]
 
@@ -220,12 +226,20 @@ class Bank:
 
 
 def run_experts(
-    bank: Bank, x: Array, ids: NDArray[np.int64], *, threads: int = 1, onto: Array | None = None, chunk: int = 4
+    bank: Bank,
+    x: Array,
+    ids: NDArray[np.int64],
+    *,
+    threads: int = 1,
+    onto: Array | None = None,
+    chunk: int = 4,
+    taken: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.uint8], Array, NDArray[np.int64]]:
     """Both expert ops for tokens x [T, hidden] with choices ids [T, K].
 
     Returns the inner records and the outputs [T*K, hidden], both in expert order, and the place of each pair.
-    With `onto` [T, hidden], the outputs of each token are added up to it, weighted 1 / (1 + the choice's rank).
+    With `onto` [T, hidden], the outputs of each token are added up to it, weighted 1 / (1 + the choice's rank); with
+    `taken` [T] too, to the row of that number.
     """
     experts, top_k = len(bank.gate), ids.shape[1]
     offsets, order, position, active = group(ids, experts)
@@ -254,6 +268,7 @@ def run_experts(
     last |= {"position": position, "weights": weights, "gate": 0, "gate_stride": 0, "n": hidden}
     scratch = line_aligned((threads + 1, DOWN_BYTES), 0xFF)
     last |= {"scratch": scratch, "scratch_stride": DOWN_BYTES}
+    last |= {"rows": 0 if taken is None else taken}
     last |= {"few": 0 if onto is None else ids.size, "sum": onto if onto is not None else 0, "sum_stride": 4 * hidden}
     row = shared | last | down.fields
     run_op(
