@@ -1,0 +1,78 @@
+"""ModelShape: what placement needs to know of a model: sizes and bytes, no weights."""
+
+from dataclasses import dataclass
+
+CPU = -1  # the device number of the host; accelerators count from 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """A matrix that tokens are multiplied by. kind: of its packed weights; nbytes: of it packed."""
+
+    role: str
+    kind: str
+    rows: int
+    columns: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerShape:
+    """dense: what every token is multiplied by: q, k, v, o, and a router, shared expert or feed-forward part.
+
+    expert: gate, up and down of one expert, num_experts such; none in a dense layer. kv_bytes: of one position's keys
+    and values. window: how many positions a token sees, None for all.
+    """
+
+    dense: tuple[Product, ...]
+    expert: tuple[Product, ...] = ()
+    num_experts: int = 0
+    top_k: int = 0
+    kv_bytes: int
+    window: int | None = None
+
+    @property
+    def dense_bytes(self) -> int:
+        return sum(product.nbytes for product in self.dense)
+
+    @property
+    def expert_bytes(self) -> int:
+        """Of one expert."""
+        return sum(product.nbytes for product in self.expert)
+
+    @property
+    def nbytes(self) -> int:
+        return self.dense_bytes + self.num_experts * self.expert_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """fingerprint: of the checkpoint, in hex. kv_kind: numbers of the KV cache; kv_block: positions of one page."""
+
+    name: str
+    fingerprint: str
+    layers: tuple[LayerShape, ...]
+    embed: Product
+    head: Product
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    kv_kind: str
+    kv_block: int
+    max_context: int
+
+    @property
+    def nbytes(self) -> int:
+        """Of all packed weights."""
+        return sum(layer.nbytes for layer in self.layers) + self.embed.nbytes + self.head.nbytes
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of one position in all layers."""
+        return sum(layer.kv_bytes for layer in self.layers)
+
+    @property
+    def moe_layers(self) -> tuple[int, ...]:
+        """The numbers of the layers with experts."""
+        return tuple(number for number, layer in enumerate(self.layers) if layer.num_experts)
