@@ -36,6 +36,7 @@ from .paths import cache_folder, packed_folder
 from .runner import DecoderRunner, kv_block_bytes, load_runner, load_weights
 from .scheduler import Scheduler
 from .self_test import check_ops
+from .served_plan import obeyed
 from .throughput import Throughput
 from .tokenizer import Tokenizer
 
@@ -167,11 +168,12 @@ def formats_of(model: Model) -> dict[str, dict[str, Any]]:
 def assemble(config: Config, progress: Progress) -> Assembly:
     """Load a model and put a daemon together.
 
-    Raises ModelError for a model that cannot be served, MemoryPlanError for one that does not fit, and ConfigError for
-    a setting that does not suit it.
+    Raises ModelError for a model that cannot be served, MemoryPlanError for one that does not fit, ConfigError for a
+    setting that does not suit it, and PlanError for a plan that does not.
     """
     started = time.monotonic()
     model = open_model(config.model or demo_model(progress))
+    config = obeyed(config, model)
     tokenizer = tokenizer_of(model)  # a model without a usable tokenizer is refused before the weights are read
     template = ChatTemplate(tokenizer.chat_template, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
     num_blocks = plan_memory(model, config, free_memory())
