@@ -81,6 +81,16 @@ def test_known_skew_is_found_in_held_out_traffic() -> None:
     assert at.luck < 0.3
 
 
+def test_the_spread_is_the_standard_error_of_the_parts() -> None:
+    rng = np.random.default_rng(3)
+    parts = [np.where(rng.random(100) < share, 0, 1 + rng.integers(9, size=100)) for share in (0.9, 0.6, 0.7, 0.8)]
+    sample = np.concatenate(parts).astype(np.uint16).reshape(-1, 1, 1)
+    at = measured(trace_of_sample(sample, 10, range(0, 400, 100))).at(0.1)
+    shares = [float((part == 0).mean()) for part in parts]
+    assert at.held_out == pytest.approx(np.mean(shares))
+    assert at.spread == pytest.approx(np.std(shares, ddof=1) / 2)
+
+
 def test_the_hottest_of_all_layers_may_lie_in_one() -> None:
     rng = np.random.default_rng(2)
     liking = np.zeros((1, 2, 10))

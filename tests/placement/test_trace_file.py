@@ -2,8 +2,10 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -86,6 +88,15 @@ def test_saving_replaces_and_leaves_no_half_written_file(path: Path) -> None:
     save_trace(path, recorded(1))
     assert same(load_trace(path), recorded(1))
     assert sorted(file.name for file in path.parent.iterdir()) == [path.name, path.name + ".lock"]
+
+
+def test_the_name_changes_hands_when_all_is_on_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda file: (calls.append(os.fstat(file).st_size), fsync(file)))
+    monkeypatch.setattr(os, "replace", lambda *paths: (calls.append("replaced"), replace(*paths)))
+    save_trace(path, recorded(1))
+    assert calls == [path.stat().st_size, "replaced"]
 
 
 def test_a_failed_write_leaves_the_old_file(path: Path) -> None:
@@ -192,6 +203,7 @@ CHANGES: list[tuple[Callable[[Members], Members], str]] = [
     (lambda parts: with_header(parts, steps={"prefill": 10**400, "decode": 1}), "too large"),
     (lambda parts: parts | {"sample.npy": npy(np.zeros((9, 3, 2), np.uint16), (2, 0))}, "not an array in format 1.0"),
     (lambda parts: parts | {"sample.npy": npy(np.zeros((9, 3, 2), np.int16))}, "array of int16"),
+    (lambda parts: parts | {"decode_mass.npy": npy(np.ones((3, 6), order="F"))}, "array of float64"),
     (lambda parts: parts | {"sample.npy": npy(np.zeros((9, 2, 3), np.uint16))}, r"\[9, 2, 3\]"),
     (lambda parts: parts | {"sample.npy": npy(np.zeros((9, 3, 2), np.uint16))}, "twice for one token"),
     (lambda parts: parts | {"sample.npy": npy(np.full((9, 3, 2), 6, np.uint16))}, "expert 6 of 6"),
@@ -221,8 +233,13 @@ def test_data_that_unpacks_to_more_than_it_states_is_not_unpacked(path: Path) ->
     size = len(truth).to_bytes(4, "little")
     assert size in path.read_bytes()
     path.write_bytes(path.read_bytes().replace(size, stated.to_bytes(4, "little")))
-    with pytest.raises(TraceError, match="Bad CRC-32"):
-        load_trace(path)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TraceError, match="Bad CRC-32"):
+            load_trace(path)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_file_larger_than_any_trace_is_not_opened(path: Path) -> None:

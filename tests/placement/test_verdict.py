@@ -69,6 +69,14 @@ def test_a_little_skew_hardly_helps() -> None:
     assert verdict.text.startswith("pinning will hardly help this model")
 
 
+def test_what_a_few_sequences_share_by_luck_is_not_enough() -> None:
+    liked = np.repeat([0, 0, 5], 100).astype(np.uint16).reshape(-1, 1, 1)  # two of three prefer the same of ten experts
+    verdict, skew = judge(trace_of_sample(liked, 10, (0, 100, 200)))
+    assert skew is not None
+    assert skew.at(0.2).held_out == pytest.approx(2 / 3)
+    assert verdict.pinning == "does not help"
+
+
 def test_a_sample_of_one_sequence_is_doubted() -> None:
     one = traffic(shared=2.0, own=0.0, sequences=4)
     assert "record several to be sure" in judge(trace_of_sample(one.sample, EXPERTS))[0].text
