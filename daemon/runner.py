@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cpu_kernels.descriptor import ENTRY
+from ..cpu_kernels.descriptor import ENTRY, N_TOKENS
 from ..cpu_kernels.kv_layout import KvCache
 from ..cpu_kernels.layout import KV_BLOCK
 from ..cpu_kernels.seating import Seating
@@ -20,6 +20,7 @@ from ..experts.self_test import checked_kernels
 from ..experts.spec import ModelSpec
 from ..experts.step_inputs import StepInputs, StepLimits
 from .config import Config
+from .choices import Choices
 from .events import EventLog
 from .pack_cache import PackCache
 from .step import StepPlan
@@ -68,6 +69,20 @@ class DecoderRunner:
         rows = self._layout.lay(plan)
         self.team.run(self._program, self._inputs.counts)
         return self._ops.buffers.logits[:rows, : self.vocab_size]
+
+    def choices(self) -> Choices | None:
+        """The experts that the last step's tokens went to; None for a model without any."""
+        routing, counts = self._spec.routing, self._inputs.counts
+        if routing is None:
+            return None
+        routes, tokens = self._ops.buffers.branches["experts"].routes, int(counts[N_TOKENS])
+        pairs = tokens * routes.top_k
+        shape = (len(routes.ids), tokens, routes.top_k)
+        return Choices(
+            ids=routes.ids[:, :pairs].reshape(shape),
+            weights=routes.weights[:, :pairs].reshape(shape),
+            narrowed=self._spec.moe_layers[-1],
+        )
 
     def on_threads(self, threads: int) -> "DecoderRunner":
         """Another runner of the same weights and cache. Only one of them may run at a time; each must be closed."""

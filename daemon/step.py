@@ -23,6 +23,11 @@ class Chunk:
     block_table: Sequence[int]
     sample: bool
 
+    @property
+    def decodes(self) -> bool:
+        """Whether it is one more token of a sequence, not a part of a prompt."""
+        return self.sample and self.start > 0 and len(self.tokens) == 1
+
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
