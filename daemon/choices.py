@@ -1,4 +1,4 @@
-"""Choices: which experts the tokens of a step went to, and which of them belong to prompts."""
+"""Choices: which experts the tokens of a step went to, and which tokens belong to prompts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,43 +8,57 @@ from numpy.typing import NDArray
 
 from .step import Chunk
 
+Ids = NDArray[np.int64]
+Weights = NDArray[np.float32]
 Rows = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
-    """Views of a runner's memory that its next step overwrites.
-
-    ids: int64, weights: float32, both [MoE layers, tokens, top_k], tokens in the order of the plan. narrowed: the last
-    of the layers was run only for the tokens whose logits were wanted; it has them in its first places, in order.
-    """
-
-    ids: NDArray[np.int64]
-    weights: NDArray[np.float32]
-    narrowed: bool
-
-    def of(self, rows: Rows, logit_rows: Rows) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """Per layer the ids and weights [rows, top_k] of some tokens; the last layer's are fewer if it is narrowed."""
-        layers = [(ids[rows], weights[rows]) for ids, weights in zip(self.ids, self.weights, strict=True)]
-        if self.narrowed:
-            layers[-1] = self.ids[-1][logit_rows], self.weights[-1][logit_rows]
-        return layers
-
-
-@dataclass(frozen=True, slots=True)
 class StepRows:
-    """The rows of a step's tokens and logits by phase; decode and logit_decode are of the same tokens."""
+    """Which rows of a step are of tokens that were decoded, the others being of prompts: among its tokens, and among
+    its logits. A token that was decoded has both."""
 
     prefill: Rows
     decode: Rows
-    logit_prefill: Rows
-    logit_decode: Rows
+    prefill_logits: Rows
+    decode_logits: Rows
 
     @classmethod
     def of(cls, chunks: Sequence[Chunk]) -> "StepRows":
         sizes = np.array([len(chunk.tokens) for chunk in chunks], np.intp)
         decodes = np.array([chunk.decodes for chunk in chunks], np.bool_)
         sampled = np.array([chunk.sample for chunk in chunks], np.bool_)
-        is_decode, logit_decodes = np.repeat(decodes, sizes), decodes[sampled]
-        split = (np.flatnonzero(mask) for mask in (~is_decode, is_decode, ~logit_decodes, logit_decodes))
-        return cls(*split)
+        tokens, logits = np.repeat(decodes, sizes), decodes[sampled]
+        return cls(*(np.flatnonzero(mask) for mask in (~tokens, tokens, ~logits, logits)))
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Views of a runner's memory, which its next step overwrites.
+
+    ids, weights: [MoE layers, tokens, top_k], tokens in the order of the plan. narrowed: the last of these layers was
+    run only for the tokens whose logits were wanted; it has them in its first places, in the order of the logits.
+    """
+
+    ids: Ids
+    weights: Weights
+    narrowed: bool
+
+    def decode(self, rows: StepRows) -> tuple[Ids, Weights]:
+        """Of the tokens that were decoded: [MoE layers, tokens, top_k] each."""
+        if not self.narrowed:
+            return self.ids[:, rows.decode], self.weights[:, rows.decode]
+        ids, weights = (
+            np.concatenate((kept[:-1, rows.decode], kept[-1:, rows.decode_logits])) for kept in (self.ids, self.weights)
+        )
+        return ids, weights
+
+    def prefill(self, rows: StepRows) -> tuple[list[Ids], list[Weights]]:
+        """Of the tokens of prompts: per MoE layer [tokens, top_k] each, fewer of them where the layer is narrowed."""
+        taken = [rows.prefill] * len(self.ids)
+        if self.narrowed:
+            taken[-1] = rows.prefill_logits
+        ids, weights = (
+            [kept[row] for kept, row in zip(all_kept, taken, strict=True)] for all_kept in (self.ids, self.weights)
+        )
+        return ids, weights

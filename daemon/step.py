@@ -1,4 +1,4 @@
-"""StepPlan: what the scheduler hands to the runner for one step of the model, and the Runner's contract."""
+"""StepPlan: what the scheduler hands to the runner for one step of the model, and the contracts of those who take it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,4 +58,12 @@ class Runner(Protocol):
 
     def close(self) -> None:
         """Stop worker threads and free memory."""
+        ...
+
+
+class StepRecorder(Protocol):
+    """Keeps something of each step. The runner's thread calls it."""
+
+    def record(self, plan: StepPlan) -> None:
+        """Look at what the runner has just run."""
         ...
