@@ -58,7 +58,5 @@ class Choices:
         taken = [rows.prefill] * len(self.ids)
         if self.narrowed:
             taken[-1] = rows.prefill_logits
-        ids, weights = (
-            [kept[row] for kept, row in zip(all_kept, taken, strict=True)] for all_kept in (self.ids, self.weights)
-        )
-        return ids, weights
+        ids = [layer[chosen] for layer, chosen in zip(self.ids, taken, strict=True)]
+        return ids, [layer[chosen] for layer, chosen in zip(self.weights, taken, strict=True)]

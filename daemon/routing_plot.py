@@ -64,17 +64,8 @@ def _draw_coverage(axes: "Axes", report: SkewReport) -> None:
         ("if all experts were alike", [row.uniform for row in report.coverage], _NULL, ":"),
     )
     for label, shares, colour, style in lines:
-        width = 2.5 if colour == _SOLID else 1.5
-        axes.plot(
-            kept,
-            [100 * share for share in shares],
-            style,
-            color=colour,
-            label=label,
-            linewidth=width,
-            marker="o",
-            markersize=4,
-        )
+        width, values = 2.5 if colour == _SOLID else 1.5, [100 * share for share in shares]
+        axes.plot(kept, values, style, color=colour, label=label, linewidth=width, marker="o", markersize=4)
     axes.set_xlabel("experts kept, % of all")
     _percents(axes, bool(report.coverage))
 

@@ -1,4 +1,4 @@
-"""What `isotherm profile` does: run prompts through a model as the daemon would, and record where tokens were routed."""
+"""What `isotherm profile` does: run prompts through a model as the daemon would, and record where tokens go."""
 
 import time
 from collections.abc import Sequence

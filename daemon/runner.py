@@ -19,8 +19,8 @@ from ..experts.progress import Progress
 from ..experts.self_test import checked_kernels
 from ..experts.spec import ModelSpec
 from ..experts.step_inputs import StepInputs, StepLimits
-from .config import Config
 from .choices import Choices
+from .config import Config
 from .events import EventLog
 from .pack_cache import PackCache
 from .step import StepPlan

@@ -1,4 +1,4 @@
-"""StepPlan: what the scheduler hands to the runner for one step of the model, and the contracts of those who take it."""
+"""StepPlan: what the scheduler hands to the runner for one step of the model, and the contracts around it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

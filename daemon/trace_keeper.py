@@ -20,8 +20,8 @@ EVERY_S = 60.0
 
 
 class TraceKeeper:
-    """Adds what a recorder took to the file: at most each `every_s` seconds, and at the end. What is recorded meanwhile,
-    by this daemon or by another one, is not lost. A file that cannot be written or used is an event and no error."""
+    """Adds what a recorder took to the file: at most each `every_s` seconds, and at the end. Several daemons may add to
+    one file. A file that cannot be written or used is an event and no error."""
 
     def __init__(
         self,
