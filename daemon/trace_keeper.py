@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..placement.files import locked
 from ..placement.trace import RoutingTrace, TraceError, appended
-from ..placement.trace_file import merge_into
+from ..placement.trace_file import load_trace, merge_into
 from .config import readable
 from .events import EventLog
 from .machine import lower_priority
@@ -80,9 +81,17 @@ class TraceKeeper:
     def _merge(self, trace: RoutingTrace) -> None:
         try:
             merge_into(self.path, trace, self._half_life)
-        except TraceError as error:
-            aside = self.path.with_name(self.path.name + ".rejected")
-            self.path.replace(aside)
-            detail = f"{error}; it is {readable(aside)} now, and routing is recorded from the beginning"
-            self._events.record("routing_trace_rejected", detail)
+        except TraceError:
+            self._put_aside()
             merge_into(self.path, trace, self._half_life)
+
+    def _put_aside(self) -> None:
+        """Make room where the file is none that could be added to; another daemon may just have done the same."""
+        with locked(self.path):
+            try:
+                load_trace(self.path, self._recorder.fingerprint)
+            except TraceError as error:
+                aside = self.path.with_name(self.path.name + ".rejected")
+                self.path.replace(aside)
+                detail = f"{error}; now it is {readable(aside)}, and routing is recorded from the beginning"
+                self._events.record("routing_trace_rejected", detail)

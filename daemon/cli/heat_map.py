@@ -21,9 +21,9 @@ _STOPS = (-2.0, -1.0, 0.0, 1.0, 2.0)  # log2 of the heat, and the colour there: 
 _COLOURS = ((33, 72, 160), (110, 155, 210), (215, 215, 215), (235, 140, 90), (178, 24, 43))
 
 
-def pick_phase(trace: "RoutingTrace", phase: Phase | None) -> Phase:
-    """The phase that is asked for, else decode where it has any tokens."""
-    return phase or ("decode" if trace.phases["decode"].tokens.any() else "prefill")
+def default_phase(trace: "RoutingTrace") -> Phase:
+    """Decode where it has any tokens."""
+    return "decode" if trace.phases["decode"].tokens.any() else "prefill"
 
 
 def heat_map(trace: "RoutingTrace", phase: Phase, console: Console) -> Text:

@@ -106,25 +106,26 @@ def show(
 
     Example: isotherm profile show model.gguf --png routing.png
     """
-    from ...placement.skew import measure_skew
-    from .heat_map import heat_map, pick_phase
+    from ...placement.verdict import judge
+    from .heat_map import default_phase, heat_map
     from .skew_tables import skew_json, skew_tables
 
     _check_target("--png", png)
     trace = _trace_of(source)
-    report = measure_skew(trace)
+    verdict, skew = judge(trace)
+    shown = phase or default_phase(trace)
     if png is not None:
         from ..routing_plot import draw_routing
 
         try:
-            draw_routing(png, trace, report, pick_phase(trace, phase))
+            draw_routing(png, trace, skew, verdict, shown)
         except OSError as error:
             fail(f"{readable(png)} cannot be written: {error.strerror or error}", ExitCode.FAILURE)
     if as_json:
-        out.out(json.dumps(skew_json(trace, report)), highlight=False)
+        out.out(json.dumps(skew_json(trace, skew, verdict)), highlight=False)
         return
-    out.print(heat_map(trace, pick_phase(trace, phase), out), highlight=False)
-    for part in skew_tables(report):
+    out.print(heat_map(trace, shown, out), highlight=False)
+    for part in skew_tables(skew, verdict):
         out.print(part, highlight=False)
     if png is not None:
         out.print(f"drawn in {readable(png)}", highlight=False, markup=False, soft_wrap=True)

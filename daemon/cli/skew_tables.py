@@ -1,5 +1,6 @@
 """What `isotherm profile show` says of skew."""
 
+import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -8,26 +9,27 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from ...placement.skew import SkewReport
+    from ...placement.skew import Skew
     from ...placement.trace import RoutingTrace
+    from ...placement.verdict import Verdict
 
 _SLOTS = (0.1, 0.25, 0.5, 0.75)  # of a layer's experts
 
 
-def skew_tables(report: "SkewReport") -> Iterator[Table | Text]:
+def skew_tables(skew: "Skew | None", verdict: "Verdict") -> Iterator[Table | Text]:
     """Coverage by pinned experts, hits of a cache, and the verdict; the tables only where there was enough traffic."""
-    if report.coverage:
-        yield Text("\nShare of choices that the hottest experts take")
-        yield _coverage(report)
-    if report.lru_by_layer.size:
-        yield Text("\nHits of a cache of the experts used last, in each layer")
-        yield _caches(report)
-    yield Text(f"\n{report.verdict.text}")
+    if skew is not None:
+        sample = f"{skew.tokens:,} decoded tokens of {skew.sequences:,} sequences"
+        yield Text(f"\nShare of choices that the hottest experts take, {sample}")
+        yield _coverage(skew)
+        yield Text("\nShare of choices that a cache of each layer's most recently used experts has")
+        yield _caches(skew)
+    yield Text(f"\n{verdict.text[:1].upper()}{verdict.text[1:]}")
 
 
-def _coverage(report: "SkewReport") -> Table:
-    table = _table("experts kept", "of this traffic", "of other traffic", "if all were alike", "if nothing lasted")
-    for row in report.coverage:
+def _coverage(skew: "Skew") -> Table:
+    table = _table("experts kept", "this traffic", "other traffic", "if all were alike", "if nothing carried over")
+    for row in skew.coverage:
         table.add_row(
             f"{row.fraction:.0%} ({row.experts})",
             f"{row.same:.0%}",
@@ -38,13 +40,13 @@ def _coverage(report: "SkewReport") -> Table:
     return table
 
 
-def _caches(report: "SkewReport") -> Table:
-    table = _table("slots a layer", "hits", "worst layer", "best layer", "tokens in random order", "one cache for all")
-    experts = report.lru_by_layer.shape[1] - 1
+def _caches(skew: "Skew") -> Table:
+    table = _table("slots a layer", "share", "worst layer", "best layer", "tokens in random order", "one cache for all")
+    layers, experts = len(skew.lru_by_layer), skew.lru_by_layer.shape[1] - 1
     for slots in sorted({max(1, round(share * experts)) for share in _SLOTS}):
-        hits = report.lru_by_layer[:, slots]
-        one = report.lru_global[slots * len(hits)]
-        cells = (hits.mean(), hits.min(), hits.max(), report.lru_shuffled[slots], one)
+        hits = skew.lru_by_layer[:, slots]
+        random, together = skew.lru_shuffled[:, slots].mean(), skew.lru_global[slots * layers]
+        cells = (hits.mean(), hits.min(), hits.max(), random, together)
         table.add_row(f"{slots} of {experts}", *(f"{cell:.0%}" for cell in cells))
     return table
 
@@ -56,15 +58,17 @@ def _table(*names: str) -> Table:
     return table
 
 
-def skew_json(trace: "RoutingTrace", report: "SkewReport") -> dict[str, Any]:
-    """All of it as plain values: counts [layers][experts] of each phase, and the report."""
+def skew_json(trace: "RoutingTrace", skew: "Skew | None", verdict: "Verdict") -> dict[str, Any]:
+    """All of it as plain values: counts [layers][experts] of each phase, skew (null where there is too little traffic)
+    and the verdict."""
     return {
         "fingerprint": trace.fingerprint,
         "layers": list(trace.layers),
         "num_experts": trace.num_experts,
         "top_k": trace.top_k,
         "phases": {name: _plain(phase) for name, phase in trace.phases.items()},
-        "skew": _plain(report),
+        "skew": _plain(skew),
+        "verdict": _plain(verdict),
     }
 
 
@@ -73,6 +77,6 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
-    if hasattr(value, "__dataclass_fields__"):
-        return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     return value
