@@ -4,7 +4,7 @@ import importlib.resources
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,12 @@ class Prompt:
     content: str | Sequence[Mapping[str, Any]]
 
 
-def sample_prompts() -> list[Prompt]:
-    """The bundled sample: code, prose, mathematics, several languages, chat, lists and JSON."""
+def sample_prompts(*, chat: bool) -> list[Prompt]:
+    """The bundled sample: code, prose, mathematics, several languages, chat, lists and JSON. chat: the model knows
+    conversations; for another one they become texts."""
     data = importlib.resources.files(__package__).joinpath(SAMPLE).read_bytes()
-    return list(_parse_lines("the bundled sample", data, are_objects=True))
+    prompts = _parse_lines("the bundled sample", data, are_objects=True)
+    return [prompt if chat else replace(prompt, content=_as_text(prompt.content)) for prompt in prompts]
 
 
 def read_prompts(source: str) -> list[Prompt]:
@@ -70,8 +72,14 @@ def encode_prompts(
     return [_encode(prompt, tokenizer, template, room) for prompt in prompts]
 
 
+def _as_text(content: str | Sequence[Mapping[str, Any]]) -> str:
+    return content if isinstance(content, str) else "\n\n".join(message["content"] for message in content)
+
+
 def _encode(prompt: Prompt, tokenizer: Tokenizer, template: ChatTemplate, room: int) -> tuple[int, ...]:
     too_long = f"it must leave room in the context: at most {room} tokens; shorten it, or raise --context"
+    if not isinstance(prompt.content, str) and tokenizer.chat_template is None:
+        raise PromptError(f'{prompt.where}: the model has no chat template; write {{"prompt": "..."}} lines for it')
     try:
         is_text = isinstance(prompt.content, str)
         text = prompt.content if isinstance(prompt.content, str) else template.render(prompt.content)

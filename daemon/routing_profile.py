@@ -12,7 +12,7 @@ from .assembly import Assembly, assemble, context_of, make_scheduler, tokenizer_
 from .chat_template import ChatTemplate
 from .config import Config, ConfigError, readable
 from .messages import Submit
-from .prompts import Prompt, encode_prompts
+from .prompts import Prompt, encode_prompts, sample_prompts
 from .request import SamplingParams
 from .routing_recorder import RoutingRecorder
 from .sampler import Sampler
@@ -30,8 +30,8 @@ class Profile:
     generated_tokens: int
 
 
-def run_profile(config: Config, prompts: Sequence[Prompt], max_tokens: int, progress: Progress) -> Profile:
-    """Run the prompts of a model, `config.model`, each with at most `max_tokens` tokens of an answer.
+def run_profile(config: Config, prompts: Sequence[Prompt] | None, max_tokens: int, progress: Progress) -> Profile:
+    """Run prompts, or the bundled sample, through the model `config.model`, at most `max_tokens` tokens of answer each.
 
     Raises PromptError for prompts that do not suit the model and ConfigError for a model without experts, both before
     any weight is read, and what `assemble` raises.
@@ -62,11 +62,13 @@ def open_routed(path: Path) -> Model:
     return model
 
 
-def _requests(config: Config, prompts: Sequence[Prompt], max_tokens: int) -> list[Submit]:
+def _requests(config: Config, prompts: Sequence[Prompt] | None, max_tokens: int) -> list[Submit]:
     assert config.model is not None
     model = open_routed(config.model)
     tokenizer = tokenizer_of(model)
     template = ChatTemplate(tokenizer.chat_template, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
+    if prompts is None:
+        prompts = sample_prompts(chat=tokenizer.chat_template is not None)
     encoded = encode_prompts(prompts, tokenizer, template, context_of(model, config), max_tokens)
     sampling = SamplingParams(temperature=0.0, max_tokens=max_tokens)
     return [

@@ -63,12 +63,12 @@ def record(
     Example: isotherm profile show model.gguf --png routing.png
     """
     from ..assembly import demo_model
-    from ..prompts import read_prompts, sample_prompts
+    from ..prompts import read_prompts
     from ..routing_profile import STREAMS, run_profile
 
     _check_target("--out", to)
     with refusals():
-        chosen = sample_prompts() if prompts is None else read_prompts(prompts)
+        chosen = None if prompts is None else read_prompts(prompts)
         with progress_bars() as report:
             config = Config(
                 model=model or demo_model(report),
