@@ -1,4 +1,8 @@
-"""RoutingRecorder: takes what each step chose into a trace. Numbers of experts only: no text, no token."""
+"""RoutingRecorder: takes what each step chose into a trace. Numbers of experts only: no text, no token.
+
+A step ends with cold caches, in which each call of an array library costs far more than its arithmetic. So a step that
+decodes is only copied; after some steps all of them are counted together.
+"""
 
 import threading
 from collections.abc import Sequence
@@ -10,8 +14,10 @@ from numpy.typing import NDArray
 from ..experts.model import Model
 from ..placement.trace import RoutingTrace
 from ..placement.trace_builder import TraceBuilder
-from .choices import Choices, StepRows
+from .choices import Choices, Ids, StepRows, Weights
 from .step import Chunk, StepPlan
+
+STAGED_TOKENS = 128
 
 
 class Choosing(Protocol):
@@ -29,6 +35,7 @@ class RoutingRecorder:
         self._model, self._runner = model, runner
         self._lock = threading.Lock()
         self._builder = _builder(model)
+        self._staged = _Staged()
         self.news = threading.Event()  # something was recorded since `take`
 
     def record(self, plan: StepPlan) -> None:
@@ -37,31 +44,54 @@ class RoutingRecorder:
         assert choices is not None, "the model has experts"
         with self._lock:
             if all(chunk.decodes for chunk in plan.chunks):
-                self._builder.add_decode(choices.ids, choices.weights, _sequences(plan.chunks))
+                self._staged.add(choices.ids.copy(), choices.weights.copy(), plan.chunks)
             else:
-                self._add_mixed(plan.chunks, choices)
+                self._stage_mixed(plan.chunks, choices)
+            if len(self._staged.requests) >= STAGED_TOKENS:
+                self._staged.count(self._builder)
+                self._staged = _Staged()
         if not self.news.is_set():
             self.news.set()
 
     def take(self) -> RoutingTrace:
         """What was recorded since the last time. It holds up the runner's thread for a moment only."""
-        builder = _builder(self._model)
+        builder, staged = _builder(self._model), _Staged()
         with self._lock:
             builder, self._builder = self._builder, builder
+            staged, self._staged = self._staged, staged
             self.news.clear()
+        staged.count(builder)
         return builder.trace()
 
-    def _add_mixed(self, chunks: Sequence[Chunk], choices: Choices) -> None:
+    def _stage_mixed(self, chunks: Sequence[Chunk], choices: Choices) -> None:
         rows = StepRows.of(chunks)
         if len(rows.decode):
-            decoded = [chunk for chunk in chunks if chunk.decodes]
-            self._builder.add_decode(*choices.decode(rows), _sequences(decoded))
+            self._staged.add(*choices.decode(rows), [chunk for chunk in chunks if chunk.decodes])
         self._builder.add_prefill(*choices.prefill(rows))
 
 
-def _sequences(chunks: Sequence[Chunk]) -> NDArray[np.int64]:
-    """A number for the request of each chunk."""
-    return np.array([hash(chunk.request_id) for chunk in chunks], np.int64)
+class _Staged:
+    """Steps that decoded, not counted yet: ids and weights [layers, tokens, top_k] of each, and a request per token."""
+
+    def __init__(self) -> None:
+        self.requests: list[str] = []
+        self._ids: list[Ids] = []
+        self._weights: list[Weights] = []
+
+    def add(self, ids: Ids, weights: Weights, chunks: Sequence[Chunk]) -> None:
+        self._ids.append(ids)
+        self._weights.append(weights)
+        self.requests += [chunk.request_id for chunk in chunks]
+
+    def count(self, builder: TraceBuilder) -> None:
+        if self.requests:
+            ids, weights = np.concatenate(self._ids, axis=1), np.concatenate(self._weights, axis=1)
+            builder.add_decode(ids, weights, _numbers(self.requests), [step.shape[1] for step in self._ids])
+
+
+def _numbers(requests: Sequence[str]) -> NDArray[np.int64]:
+    """A number for each request, the same as long as this process lives."""
+    return np.array([hash(request) for request in requests], np.int64)
 
 
 def _builder(model: Model) -> TraceBuilder:

@@ -59,6 +59,7 @@ class DecoderRunner:
         self._ops = CpuOps(spec, weights, self._inputs, cache, seating.threads)
         record(spec, self._ops)
         self._program = self._ops.program()
+        self._choices: dict[int, Choices] = {}  # by the number of tokens
         self.seating, self.team = seating, Team(seating)
 
     def execute(self, plan: StepPlan) -> NDArray[np.float32]:
@@ -72,17 +73,17 @@ class DecoderRunner:
 
     def choices(self) -> Choices | None:
         """The experts that the last step's tokens went to; None for a model without any."""
-        routing, counts = self._spec.routing, self._inputs.counts
-        if routing is None:
+        if self._spec.routing is None:
             return None
-        routes, tokens = self._ops.buffers.branches["experts"].routes, int(counts[N_TOKENS])
-        pairs = tokens * routes.top_k
-        shape = (len(routes.ids), tokens, routes.top_k)
-        return Choices(
-            ids=routes.ids[:, :pairs].reshape(shape),
-            weights=routes.weights[:, :pairs].reshape(shape),
-            narrowed=self._spec.moe_layers[-1],
-        )
+        tokens = int(self._inputs.counts[N_TOKENS])
+        if tokens not in self._choices:  # kept, since each look at an array costs
+            routes = self._ops.buffers.branches["experts"].routes
+            ids, weights = (
+                rows[:, : tokens * routes.top_k].reshape(len(rows), tokens, routes.top_k)
+                for rows in (routes.ids, routes.weights)
+            )
+            self._choices[tokens] = Choices(ids, weights, self._spec.moe_layers[-1])
+        return self._choices[tokens]
 
     def on_threads(self, threads: int) -> "DecoderRunner":
         """Another runner of the same weights and cache. Only one of them may run at a time; each must be closed."""
