@@ -25,14 +25,16 @@ def draw_routing(path: Path, trace: RoutingTrace, skew: Skew | None, verdict: Ve
     """Write a PNG. Raises OSError where it cannot be written."""
     from matplotlib.figure import Figure  # without pyplot there is no window, and no state of the process
 
-    figure = Figure(figsize=(14, 8.5), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=(3, 2))
+    figure = Figure(figsize=(14, 9), layout="constrained")
+    top, below = figure.subfigures(2, 1, height_ratios=(1, 8))
+    left, right = below.subfigures(1, 2, width_ratios=(3, 2))
     _draw_map(left, trace, phase)
     upper, lower = right.subplots(2, 1)
     _draw_coverage(upper, skew)
     _draw_caches(lower, skew)
-    text = verdict.text[:1].upper() + verdict.text[1:]
-    figure.suptitle(textwrap.fill(text, 150), fontsize=11, fontweight="bold")
+    headline, _, numbers = verdict.text.replace(" %", "\u00a0%").partition(": ")
+    top.text(0.01, 0.7, headline[:1].upper() + headline[1:], fontsize=17, fontweight="bold")
+    top.text(0.01, 0.55, textwrap.fill(numbers[:1].upper() + numbers[1:], 170), fontsize=10.5, va="top")
     figure.savefig(path, dpi=_DPI, format="png")
 
 
@@ -52,7 +54,7 @@ def _draw_map(figure: "SubFigure", trace: RoutingTrace, phase: Phase) -> None:
     axes.set_title(f"Where {tokens:,.0f} {what} went: {trace.top_k} of {trace.num_experts} experts in each layer")
     axes.set_xlabel("expert")
     axes.set_ylabel("layer")
-    shown = np.unique(np.linspace(0, len(trace.layers) - 1, _TICKS).round().astype(int))
+    shown = range(0, len(trace.layers), -(-len(trace.layers) // _TICKS))
     axes.set_yticks(shown, labels=[str(trace.layers[row]) for row in shown])
 
 
@@ -70,10 +72,11 @@ def _draw_coverage(axes: "Axes", skew: Skew | None) -> None:
         width, values = 3 if colour == _STRONG else 1.5, [100 * share for share in shares]
         axes.plot(kept, values, style, color=colour, label=label, linewidth=width, marker="o", markersize=4)
     _finish(axes, skew)
+    axes.set_xlim(0, kept[-1] if kept else 50)
 
 
 def _draw_caches(axes: "Axes", skew: Skew | None) -> None:
-    axes.set_title("Caching: choices among the experts used last, in each layer")
+    axes.set_title("Caching: choices among those used last in the layer")
     axes.set_xlabel("slots, % of a layer's experts")
     if skew is not None:
         rates = 100 * skew.lru_by_layer
@@ -92,6 +95,6 @@ def _finish(axes: "Axes", skew: Skew | None) -> None:
     axes.set_ylim(0, 100)
     axes.grid(alpha=0.3)
     if skew is None:
-        axes.text(50, 50, "too little traffic", ha="center", va="center", color=_NULL)
+        axes.text(0.5, 0.5, "too little traffic", ha="center", transform=axes.transAxes, color=_NULL)
     else:
-        axes.legend(loc="lower right", fontsize=9)
+        axes.legend(loc="best", fontsize=9)

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from ...placement.trace import RoutingTrace
 
 _WIDEST_CELL = 6
-_EDGES = (0.25, 0.5, 2.0, 4.0)  # times the fair share: where the marks change
-_BLOCKS, _ASCII = " ░▒▓█", " .:*#"
+_BLOCKS, _ASCII = " ▁▂▃▄▅▆▇█", " .:-=+*#%@"
 _STOPS = (-2.0, -1.0, 0.0, 1.0, 2.0)  # log2 of the heat, and the colour there: cold blue, hot red
 _COLOURS = ((33, 72, 160), (110, 155, 210), (215, 215, 215), (235, 140, 90), (178, 24, 43))
 
@@ -40,9 +39,9 @@ def heat_map(trace: "RoutingTrace", phase: Phase, console: Console) -> Text:
         draw(text, row, cell, ascii_only=console.options.ascii_only)
         text.append("\n")
     text.append(" " * (label + 2))
-    for name, level in (("1/4", 0.2), ("1/2", 0.4), ("1", 1.0), ("2", 3.0), ("4", 5.0)):
-        draw(text, np.array([level]), 2, ascii_only=console.options.ascii_only)
-        text.append(f" {name}  ")
+    for name, level in zip(("1/4", "1/2", "1", "2", "4"), _STOPS, strict=True):
+        draw(text, np.array([2.0**level]), 2, ascii_only=console.options.ascii_only)
+        text.append(f" {name}   ")
     text.append("times the fair share")
     return text
 
@@ -67,4 +66,5 @@ def _coloured(text: Text, heat: NDArray[np.float64], cell: int, *, ascii_only: b
 
 def _marked(text: Text, heat: NDArray[np.float64], cell: int, *, ascii_only: bool) -> None:
     marks = _ASCII if ascii_only else _BLOCKS
-    text.append("".join(marks[place] * cell for place in np.searchsorted(_EDGES, heat, side="right")))
+    levels = np.interp(np.log2(np.maximum(heat, 2.0 ** _STOPS[0])), (_STOPS[0], _STOPS[-1]), (0, len(marks) - 1))
+    text.append("".join(marks[place] * cell for place in levels.round().astype(int)))

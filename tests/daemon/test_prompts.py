@@ -129,7 +129,7 @@ def test_prompts_that_do_not_suit_the_model_are_named(content: object, words: st
 
 def test_a_conversation_needs_a_model_with_a_template(tokenizer: Tokenizer) -> None:
     tokenizer.chat_template = None
-    with pytest.raises(PromptError, match='p: the model has no chat template; write {"prompt"'):
+    with pytest.raises(PromptError, match="p: the model has no chat template; write "):
         encode_prompts([Prompt("p", CHAT)], tokenizer, ChatTemplate(None), 60, 10)
 
 
