@@ -32,13 +32,15 @@ from .kv_cache import BlockPool
 from .machine import default_threads, free_memory
 from .memory import GIB, Demand, plan_blocks
 from .pack_cache import PackCache
-from .paths import cache_folder, packed_folder
+from .paths import cache_folder, packed_folder, routing_file
+from .routing_recorder import RoutingRecorder
 from .runner import DecoderRunner, kv_block_bytes, load_runner, load_weights
 from .scheduler import Scheduler
 from .self_test import check_ops
 from .served_plan import obeyed
 from .throughput import Throughput
 from .tokenizer import Tokenizer
+from .trace_keeper import TraceKeeper
 
 
 def demo_model(progress: Progress) -> Path:
@@ -93,6 +95,7 @@ class Assembly:
     model: Model
     runner: DecoderRunner
     cache: PackCache | None
+    keeper: TraceKeeper | None
     engine: Engine
     tokenizer: Tokenizer
     chat_template: ChatTemplate
@@ -196,13 +199,15 @@ def assemble(config: Config, progress: Progress) -> Assembly:
         weights=weights,
         progress=progress,
     )
+    recorder = RoutingRecorder(model, runner) if model.spec.routing else None
     limits = QueueLimits(max_queued=config.max_queued, max_queued_tokens=config.max_queued_tokens)
     return Assembly(
         config=config,
         model=model,
         runner=runner,
         cache=cache,
-        engine=Engine(runner, make_scheduler(runner, config), limits, events=events),
+        keeper=TraceKeeper(recorder, routing_file(recorder.fingerprint), events) if recorder else None,
+        engine=Engine(runner, make_scheduler(runner, config), limits, events=events, recorder=recorder),
         tokenizer=tokenizer,
         chat_template=template,
         throughput=Throughput(),

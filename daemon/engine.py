@@ -22,7 +22,7 @@ from .metrics import Metrics, RequestTimer
 from .sampler import Sampler
 from .scheduler import Outcome, Scheduler
 from .status import EngineState, EngineStats
-from .step import Runner, StepPlan
+from .step import Runner, StepPlan, StepRecorder
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class _Request:
 class Engine:
     """Runs requests from `client` until it is drained or stopped. It owns the runner and closes it.
 
-    max_failures: failed steps in a row after which the engine gives up.
+    recorder: is shown each step that did not fail. max_failures: failed steps in a row after which the engine gives up.
     """
 
     def __init__(
@@ -50,11 +50,13 @@ class Engine:
         limits: QueueLimits,
         *,
         events: EventLog | None = None,
+        recorder: StepRecorder | None = None,
         max_failures: int = 3,
     ) -> None:
         self.events = EventLog() if events is None else events
         self._runner = runner
         self._scheduler = scheduler
+        self._recorder = recorder
         self._max_failures = max_failures
         self._inbox = Inbox(limits)
         self.client = EngineClient(
@@ -182,10 +184,22 @@ class Engine:
         ended = time.monotonic()
         for outcome in self._scheduler.commit(plan, tokens, ended - started):
             self._deliver(outcome, logprobs[outcome.row], ended)
+        self._record(plan)
         self.metrics.step_time.observe(ended - started)
         self._steps += 1
         self._generated_tokens += len(tokens)
         self._failures = 0
+
+    def _record(self, plan: StepPlan) -> None:
+        """A recorder that fails is done without: no request depends on it."""
+        if self._recorder is None:
+            return
+        try:
+            self._recorder.record(plan)
+        except Exception as error:
+            logger.exception("a step could not be recorded")
+            self._recorder = None
+            self.events.record("recording_stopped", f"{type(error).__name__}: {error}", logging.ERROR)
 
     def _execute(self, plan: StepPlan) -> NDArray[np.float32]:
         if not plan.chunks:

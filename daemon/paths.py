@@ -20,7 +20,7 @@ def packed_folder() -> Path:
 
 
 def state_folder() -> Path:
-    """Which daemons run, and their logs."""
+    """Which daemons run, their logs, and where their traffic was routed."""
     return _base("XDG_STATE_HOME", ".local/state") / "isotherm"
 
 
@@ -32,3 +32,13 @@ def state_file(port: int) -> Path:
 def log_file(port: int) -> Path:
     """The log of the background daemon on a port."""
     return state_folder() / f"serve-{port}.log"
+
+
+def routing_folder() -> Path:
+    """Which experts the traffic of models went to."""
+    return state_folder() / "routing"
+
+
+def routing_file(fingerprint: str) -> Path:
+    """The trace of a model."""
+    return routing_folder() / f"{fingerprint[:32]}.npz"

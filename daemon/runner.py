@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cpu_kernels.descriptor import ENTRY
+from ..cpu_kernels.descriptor import ENTRY, N_TOKENS
 from ..cpu_kernels.kv_layout import KvCache
 from ..cpu_kernels.layout import KV_BLOCK
 from ..cpu_kernels.seating import Seating
@@ -19,6 +19,7 @@ from ..experts.progress import Progress
 from ..experts.self_test import checked_kernels
 from ..experts.spec import ModelSpec
 from ..experts.step_inputs import StepInputs, StepLimits
+from .choices import Choices
 from .config import Config
 from .events import EventLog
 from .pack_cache import PackCache
@@ -58,6 +59,7 @@ class DecoderRunner:
         self._ops = CpuOps(spec, weights, self._inputs, cache, seating.threads)
         record(spec, self._ops)
         self._program = self._ops.program()
+        self._choices: dict[int, Choices] = {}  # by the number of tokens
         self.seating, self.team = seating, Team(seating)
 
     def execute(self, plan: StepPlan) -> NDArray[np.float32]:
@@ -68,6 +70,20 @@ class DecoderRunner:
         rows = self._layout.lay(plan)
         self.team.run(self._program, self._inputs.counts)
         return self._ops.buffers.logits[:rows, : self.vocab_size]
+
+    def choices(self) -> Choices | None:
+        """The experts that the last step's tokens went to; None for a model without any."""
+        if self._spec.routing is None:
+            return None
+        tokens = int(self._inputs.counts[N_TOKENS])
+        if tokens not in self._choices:  # kept, since each look at an array costs
+            routes = self._ops.buffers.branches["experts"].routes
+            ids, weights = (
+                rows[:, : tokens * routes.top_k].reshape(len(rows), tokens, routes.top_k)
+                for rows in (routes.ids, routes.weights)
+            )
+            self._choices[tokens] = Choices(ids, weights, self._spec.moe_layers[-1])
+        return self._choices[tokens]
 
     def on_threads(self, threads: int) -> "DecoderRunner":
         """Another runner of the same weights and cache. Only one of them may run at a time; each must be closed."""

@@ -1,4 +1,4 @@
-"""StepPlan: what the scheduler hands to the runner for one step of the model, and the Runner's contract."""
+"""StepPlan: what the scheduler hands to the runner for one step of the model, and the contracts around it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +22,11 @@ class Chunk:
     start: int
     block_table: Sequence[int]
     sample: bool
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it is one more token of a sequence, not a part of a prompt."""
+        return self.sample and self.start > 0 and len(self.tokens) == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +58,12 @@ class Runner(Protocol):
 
     def close(self) -> None:
         """Stop worker threads and free memory."""
+        ...
+
+
+class StepRecorder(Protocol):
+    """Keeps something of each step. The runner's thread calls it."""
+
+    def record(self, plan: StepPlan) -> None:
+        """Look at what the runner has just run."""
         ...

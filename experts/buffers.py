@@ -38,7 +38,11 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """Which experts a branch's tokens go to; a dense branch has one expert for all."""
+    """Which experts a branch's tokens go to; a dense branch has one expert for all.
+
+    ids, weights: [MoE layers, pairs]: the choices of every layer are there until the next step, for those who count
+    them. The rest is of the layer under way.
+    """
 
     num_experts: int
     top_k: int
@@ -51,11 +55,11 @@ class Routes:
     num_active: NDArray[np.int64]
 
     @classmethod
-    def of(cls, tokens: int, num_experts: int, top_k: int) -> "Routes":
+    def of(cls, tokens: int, num_experts: int, top_k: int, layers: int = 1) -> "Routes":
         pairs = tokens * top_k
-        index = (np.zeros(n, np.int64) for n in (pairs, num_experts + 1, pairs, pairs, num_experts, 1))
-        ids, offsets, order, position, active, num_active = index
-        weights = np.zeros(pairs, np.float32)
+        index = (np.zeros(n, np.int64) for n in (num_experts + 1, pairs, pairs, num_experts, 1))
+        offsets, order, position, active, num_active = index
+        ids, weights = np.zeros((layers, pairs), np.int64), np.zeros((layers, pairs), np.float32)
         return cls(num_experts, top_k, ids, weights, offsets, order, position, active, num_active)
 
 
@@ -98,7 +102,7 @@ def _branches(spec: ModelSpec, tokens: int) -> dict[str, Branch]:
     branches = {}
     sizes = {"": (one, spec.intermediate_size), "shared": (one, spec.shared_intermediate_size)}
     if spec.routing:
-        routes = Routes.of(tokens, spec.routing.num_experts, spec.routing.top_k)
+        routes = Routes.of(tokens, spec.routing.num_experts, spec.routing.top_k, sum(spec.moe_layers))
         sizes["experts"] = (routes, spec.moe_intermediate_size)
     for name, (routes, inner) in sizes.items():
         if inner:

@@ -152,14 +152,15 @@ class CpuOps:
             "route", **_rows("logits", self.buffers.router_logits),
             num_experts=spec.num_experts, top_k=spec.top_k, count_slot=self._count_slot,
             score=SOFTMAX_ALL if spec.score == "softmax" else SOFTMAX_CHOSEN, renormalise=int(spec.renormalise),
-            scale=float(spec.scale), ids=routes.ids.ctypes.data, weights=routes.weights.ctypes.data,
+            scale=float(spec.scale), ids=routes.ids[self._choice(layer)].ctypes.data,
+            weights=routes.weights[self._choice(layer)].ctypes.data,
         )  # fmt: skip
         self._program.meet()
-        self._group(routes)
+        self.group(layer)
 
-    def group(self, branch: str) -> None:
-        """Find the tokens of each expert from the choices that the branch's routes hold already."""
-        self._group(self.buffers.branches[branch].routes)
+    def group(self, layer: int) -> None:
+        """Find the tokens of each expert from the choices that the routes of an MoE layer hold already."""
+        self._group(self.buffers.branches["experts"].routes, self._choice(layer))
 
     def feed_forward(self, layer: int, branch: str, *, together: bool) -> None:
         here, buffers = _prefix(layer, branch), self.buffers.branches[branch]
@@ -190,7 +191,7 @@ class CpuOps:
         chunk = max(2, min(DOWN_TILES, down.tiles // (self._threads * _DOWN_CHUNKS)))
         choices = {
             "top_k": routes.top_k, "position": routes.position.ctypes.data, "n": self._spec.hidden_size,
-            "weights": routes.weights.ctypes.data if branch == "experts" else 0,
+            "weights": routes.weights[self._choice(layer)].ctypes.data if branch == "experts" else 0,
             "gate": self.buffers.gate_logits.ctypes.data if gated else 0,
             "gate_stride": self.buffers.gate_logits.shape[1], "few": FEW_PAIRS, **self._taken,
         }  # fmt: skip
@@ -251,9 +252,14 @@ class CpuOps:
         if not together:
             self._program.meet()
 
-    def _group(self, routes: Routes) -> None:
+    def _choice(self, layer: int) -> int:
+        """The row of an MoE layer's choices."""
+        return sum(self._spec.moe_layers[:layer])
+
+    def _group(self, routes: Routes, choice: int = 0) -> None:
+        ids = routes.ids[choice].ctypes.data if routes.num_experts > 1 else 0
         self._program.add(
-            "group", ids=routes.ids.ctypes.data if routes.num_experts > 1 else 0, num_experts=routes.num_experts,
+            "group", ids=ids, num_experts=routes.num_experts,
             top_k=routes.top_k, count_slot=self._count_slot, offsets=routes.offsets.ctypes.data,
             order=routes.order.ctypes.data, position=routes.position.ctypes.data, active=routes.active.ctypes.data,
             num_active=routes.num_active.ctypes.data,

@@ -43,7 +43,7 @@ class MoeLayers:
         self._ops, inputs = _ops(spec, weights, tokens, threads)
         self.counts = inputs.counts
         for layer in range(self.copies):
-            self._ops.group("experts")
+            self._ops.group(layer)
             self._ops.feed_forward(layer, "experts", together=False)
             self._ops.project_down(layer, "experts")
         self.program = self._ops.program()
@@ -57,8 +57,8 @@ class MoeLayers:
         """Set the number of tokens, their experts and the weights of these, both [tokens, active]."""
         routes = self._ops.buffers.branches["experts"].routes
         self.counts[N_TOKENS] = len(ids)
-        routes.ids[: ids.size] = ids.ravel()
-        routes.weights[: weights.size] = weights.ravel()
+        routes.ids[:, : ids.size] = ids.ravel()
+        routes.weights[:, : weights.size] = weights.ravel()
 
     def clear(self) -> None:
         """Set x to zero."""

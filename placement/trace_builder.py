@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,16 +28,25 @@ class TraceBuilder:
         self._owner = np.empty(limit, np.int64)
         self._written = 0  # tokens written to the ring, those since overwritten included
 
-    def add_decode(self, ids: NDArray[np.integer], weights: NDArray[np.floating], sequences: NDArray[np.int64]) -> None:
+    def add_decode(
+        self,
+        ids: NDArray[np.integer],
+        weights: NDArray[np.floating],
+        sequences: NDArray[np.int64],
+        sizes: Sequence[int] = (),
+    ) -> None:
         """One step of decode tokens. ids, weights: [layers, tokens, top_k]; sequences: int64 [tokens], a number that
-        tells the sequence of each token from all others since the last `clear`."""
+        tells the sequence of each token from all others since the last `clear`. sizes: of several steps, which cost
+        less together, how many of the tokens each had."""
         expected = (len(self._first), len(sequences), self._total.top_k)
         if ids.shape != expected or weights.shape != expected:
             raise TraceError(f"choices have the shape {ids.shape}, weights {weights.shape}, instead of {expected}")
         self._check_ids(ids)
         flat = ids.astype(np.int64)
         flat += self._first[:, None, None]
-        self._count("decode", flat.ravel(), weights.ravel(), len(sequences))
+        counts = self._count("decode", flat.ravel(), weights.ravel(), len(sequences))
+        distinct = self._distinct(flat, sizes) if sizes else np.count_nonzero(counts, axis=1)
+        self._end_steps("decode", len(sizes) or 1, distinct)
         self._keep(ids.transpose(1, 0, 2), sequences)
 
     def add_prefill(self, ids: Sequence[NDArray[np.integer]], weights: Sequence[NDArray[np.floating]]) -> None:
@@ -52,7 +62,8 @@ class TraceBuilder:
             self._check_ids(layer)
         flat = np.concatenate([layer.ravel().astype(np.int64) + at for layer, at in zip(ids, self._first, strict=True)])
         tokens = np.array([shape[0] for shape in shapes], np.float64)
-        self._count("prefill", flat, np.concatenate([layer.ravel() for layer in weights]), tokens)
+        counts = self._count("prefill", flat, np.concatenate([layer.ravel() for layer in weights]), tokens)
+        self._end_steps("prefill", 1, np.count_nonzero(counts, axis=1))
 
     def trace(self) -> RoutingTrace:
         """A copy of what came since the last `clear`. The sample goes sequence by sequence, each in its own order, the
@@ -84,8 +95,8 @@ class TraceBuilder:
 
     def _count(
         self, name: Phase, flat: NDArray[np.int64], weights: NDArray[np.floating], tokens: int | NDArray[np.float64]
-    ) -> None:
-        """flat: experts numbered through all layers."""
+    ) -> NDArray[np.int64]:
+        """flat: experts numbered through all layers. How many of the tokens went to each, [layers, experts]."""
         phase = self._total.phases[name]
         shape = phase.counts.shape
         counts = np.bincount(flat, minlength=phase.counts.size).reshape(shape)
@@ -95,8 +106,22 @@ class TraceBuilder:
         phase.counts += counts
         phase.mass += mass
         phase.tokens += tokens
-        phase.steps += 1
-        phase.distinct += np.count_nonzero(counts, axis=1)
+        return counts
+
+    def _end_steps(self, name: Phase, count: int, distinct: NDArray[np.int64]) -> None:
+        phase = self._total.phases[name]
+        phase.steps += count
+        phase.distinct += distinct
+
+    def _distinct(self, flat: NDArray[np.int64], sizes: Sequence[int]) -> NDArray[np.int64]:
+        """Experts touched in each layer, summed over steps of so many tokens. flat: [layers, tokens, top_k]."""
+        shape = self._total.phases["decode"].counts.shape
+        distinct = np.full(shape[0], flat.shape[2] * sizes.count(1))  # those of one token differ
+        for end, size in zip(accumulate(sizes), sizes, strict=True):
+            if size > 1:
+                touched = np.bincount(flat[:, end - size : end].ravel(), minlength=shape[0] * shape[1])
+                distinct += np.count_nonzero(touched.reshape(shape), axis=1)
+        return distinct
 
     def _keep(self, ids: NDArray[np.integer], sequences: NDArray[np.int64]) -> None:
         """ids: [tokens, layers, top_k]."""

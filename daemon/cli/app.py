@@ -10,6 +10,7 @@ from .chat import chat
 from .demo import demo
 from .output import out
 from .plan import plan
+from .profile import profile
 from .serve import serve
 from .status import status
 from .stop import stop
@@ -44,3 +45,4 @@ def _root(
 for command in (serve, chat, status, stop, demo, bench):
     app.command()(command)
 app.add_typer(plan, name="plan")
+app.add_typer(profile, name="profile")

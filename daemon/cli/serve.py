@@ -31,7 +31,7 @@ from .program import program
 from .progress import progress_bars, stage_lines
 
 if TYPE_CHECKING:
-    from ..pack_cache import PackCache
+    from ..assembly import Assembly
     from .server import DaemonServer
 
 logger = logging.getLogger(__name__)
@@ -162,11 +162,12 @@ def _bind(config: Config) -> socket.socket:
 def _run(config: Config, digests: frozenset[bytes], listener: socket.socket, state: "_State") -> None:
     _stop_at_once_on_signals()
     with _kept_for_good():
-        server, cache = _load(config, digests, listener, state)
+        server, assembly = _load(config, digests, listener, state)
     from ..housekeeping import tidy
 
+    cache, keeper = assembly.cache, assembly.keeper
     try:
-        with cache.writing() if cache else nullcontext():
+        with cache.writing() if cache else nullcontext(), keeper.keeping() if keeper else nullcontext():
             threading.Thread(target=tidy, name="isotherm-tidy", daemon=True).start()
             reason = server.serve_on(listener)
     except BindError as error:
@@ -189,8 +190,8 @@ def _kept_for_good() -> Iterator[None]:
 
 def _load(
     config: Config, digests: frozenset[bytes], listener: socket.socket, state: "_State"
-) -> tuple["DaemonServer", "PackCache | None"]:
-    """The server over the loaded model, and the cache that its packed weights go to."""
+) -> tuple["DaemonServer", "Assembly"]:
+    """The server over the loaded model, and what it is made of."""
     from ...api.app import create_app
     from ...api.service import Limits, Service
     from ..assembly import assemble
@@ -219,7 +220,7 @@ def _load(
         assembly.engine.events.record("open_to_network", _OPEN)
     server = DaemonServer(create_app(service), assembly, state.ready)
     _on_hangup(server.handle_exit)
-    return server, assembly.cache
+    return server, assembly
 
 
 class _State:

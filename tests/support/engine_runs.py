@@ -16,6 +16,7 @@ from isotherm.daemon.messages import Failed, Finished, FromEngine, Submit, Token
 from isotherm.daemon.request import SamplingParams
 from isotherm.daemon.sampler import Sampler
 from isotherm.daemon.scheduler import Scheduler
+from isotherm.daemon.step import StepRecorder
 from support.fake_runner import FakeRunner
 
 PATIENCE_S = 20.0  # a limit for what must happen soon; never waited for when all is well
@@ -64,7 +65,12 @@ class WildSampler(Sampler):
 
 
 def make_engine(
-    runner: FakeRunner | None = None, *, max_failures: int = 3, max_running: int = 8, max_queued: int = 1000
+    runner: FakeRunner | None = None,
+    *,
+    max_failures: int = 3,
+    max_running: int = 8,
+    max_queued: int = 1000,
+    recorder: StepRecorder | None = None,
 ) -> Engine:
     runner = runner or FakeRunner()
     scheduler = Scheduler(
@@ -75,7 +81,7 @@ def make_engine(
         budget=StepBudget(0.1, runner.max_step_tokens),
     )
     limits = QueueLimits(max_queued=max_queued, max_queued_tokens=100_000)
-    return Engine(runner, scheduler, limits, max_failures=max_failures)
+    return Engine(runner, scheduler, limits, max_failures=max_failures, recorder=recorder)
 
 
 @contextmanager
