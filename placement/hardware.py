@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 
 BLOCKS = (1, 2, 4, 8)  # tokens that a CPU product takes at a time
+LAYER_OPS = 6  # of each layer: norm, projections, rope, attention, output, norm
+BRANCH_OPS = 3  # of a dense or shared feed-forward part: gate and up, down, sum
+FLOPS_PER_PAIR = 4  # of attention, for a query's head, a position that it sees and an element: q * k and p * v
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +29,28 @@ class ProductCost:
     block_ns_per_kib: tuple[Estimate, ...]
     overlap: Estimate
 
+    def compute_ns_per_kib(self, tokens: int) -> float:
+        """Time of so many tokens for a KiB of weights in cache: they go in blocks of 8, the rest in blocks of 4, 2, 1."""
+        by_size = dict(zip(BLOCKS, self.block_ns_per_kib, strict=True))
+        rest = sum(by_size[size].value for size in (4, 2, 1) if tokens & size)
+        return tokens // 8 * by_size[8].value + rest
+
+    def us(self, nbytes: float, tokens: int) -> float:
+        """Time of so many tokens for `nbytes` of weights from memory."""
+        reading, computing = nbytes / self.read_gb_s.value / 1e3, nbytes / 1024e3 * self.compute_ns_per_kib(tokens)
+        return max(reading, computing) + (1 - self.overlap.value) * min(reading, computing)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuProfile:
     """The CPU engine with `threads` threads.
 
-    read_gb_s: plain reading, by the number of threads. products: by packed kind. call_us: of one MoE layer, whatever
-    it holds; expert_us: of each expert that is touched; op_us: of each other op of a layer; step_us: of a step,
-    before and after its ops. token_ns_per_value: norms, rope, routing and sums, for each token, layer and value of the
-    hidden state. kv_gb_s: keys and values read by attention of one token; attention_gops: attention of a prompt; by
-    kind of the KV cache. ram_bytes: all of it; free_bytes: what could be used.
+    read_gb_s: plain reading, by the number of threads. products: by packed kind. call_us: of one MoE layer from its
+    router to its sum, whatever it holds; expert_us: of each expert that is touched; op_us: of each of a layer's
+    LAYER_OPS and BRANCH_OPS; step_us: of a step, before and after its ops. token_ns_per_value: norms, rope, routing and
+    sums, for each token, layer and value of the hidden state. kv_gb_s: keys and values read by attention of one token;
+    attention_gops: attention of a prompt, at FLOPS_PER_PAIR; by kind of the KV cache. ram_bytes: all of it;
+    free_bytes: what could be used.
     """
 
     name: str
@@ -81,7 +96,7 @@ class AcceleratorProfile:
 class HardwareProfile:
     """A machine. nominal: from data sheets, not measured; source: where the numbers come from, in words.
 
-    ssd_read_gb_s: 0 where no disk is to be counted on.
+    isotherm_version: by which it was measured, empty if it was not. ssd_read_gb_s: 0 where no disk is to be counted on.
     """
 
     name: str
@@ -90,3 +105,4 @@ class HardwareProfile:
     cpu: CpuProfile
     accelerators: tuple[AcceleratorProfile, ...] = field(default=())
     ssd_read_gb_s: Estimate = Estimate(0.0)
+    isotherm_version: str = ""
