@@ -1,0 +1,73 @@
+"""What an accelerator takes for the parts of a step, from its profile: its memory, its arithmetic, or its launches."""
+
+import numpy as np
+
+from .device_cost import VALUE_BYTES, Floats, Slower, branches, pair_flops, visible, visible_pairs
+from .hardware import BRANCH_OPS, LAYER_OPS, AcceleratorProfile
+from .shape import LayerShape, ModelShape, Product
+
+EXPERT_OPS = 4  # of the experts of a layer: group, gate and up, down, sum
+_PASSES = 12  # over the hidden state in a layer: what norms, rotations and sums read and write
+
+
+class AcceleratorCost:
+    """See `device_cost.DeviceCost`."""
+
+    def __init__(self, profile: AcceleratorProfile, slower: Slower) -> None:
+        self._profile, self._slower = profile, slower
+        self._read = slower.rate(profile.read_gb_s, "accelerator")
+        self._launch_ms = slower.time(profile.launch_us, "accelerator") / 1e3
+        self._experts: dict[tuple[tuple[Product, ...], int], Floats] = {}
+
+    @property
+    def call_ms(self) -> float:
+        return EXPERT_OPS * self._launch_ms
+
+    def products_ms(self, products: tuple[Product, ...], tokens: int) -> float:
+        return float(sum(self._product_ms(product, np.array([tokens]))[0] for product in products)) if tokens else 0.0
+
+    def expert_ms(self, products: tuple[Product, ...], most: int) -> Floats:
+        key = products, most
+        if key not in self._experts:
+            touched = np.arange(1, most + 1)
+            times = sum((self._product_ms(product, touched) for product in products), np.zeros(most))
+            self._experts[key] = np.append(0.0, times)
+        return self._experts[key]
+
+    def _product_ms(self, product: Product, tokens: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Floats:
+        """float64 [counts]: with 1 or more tokens."""
+        computing = 2.0 * product.rows * product.columns * tokens / self._tflops(product.kind) / 1e9
+        times: Floats = np.maximum(product.nbytes / self._read / 1e6, computing)
+        return times
+
+    def _tflops(self, kind: str) -> float:
+        table = self._profile.tflops
+        return self._slower.rate(table[kind] if kind in table else table["other"], "accelerator")
+
+    def ops_ms(self, layer: LayerShape) -> float:
+        return (LAYER_OPS + BRANCH_OPS * branches(layer)) * self._launch_ms
+
+    def values_ms(self, shape: ModelShape, tokens: int) -> float:
+        return _PASSES * VALUE_BYTES * tokens * shape.hidden_size / self._read / 1e6
+
+    def context_ms(self, shape: ModelShape, layer: LayerShape, streams: int, context: int) -> float:
+        pairs = streams * visible(layer, context)
+        return max(pairs * layer.kv_bytes / self._read, pairs * pair_flops(shape) / self._tflops("other") / 1e3) / 1e6
+
+    def prompt_ms(self, shape: ModelShape, layer: LayerShape, start: int, tokens: int) -> float:
+        read = visible(layer, start + tokens - 1) * layer.kv_bytes / self._read / 1e6
+        return max(read, pair_flops(shape) * visible_pairs(layer, start, tokens) / self._tflops("other") / 1e9)
+
+    def send_ms(self, tokens: int, hidden_size: int) -> float:
+        return self._hop_ms() + self.weights_ms(VALUE_BYTES * tokens * hidden_size)
+
+    def fetch_ms(self, tokens: int, hidden_size: int) -> float:
+        rate = self._slower.rate(self._profile.from_gb_s, "link")
+        return self._hop_ms() + VALUE_BYTES * tokens * hidden_size / rate / 1e6
+
+    def weights_ms(self, nbytes: int) -> float:
+        """Bringing so many bytes there from pinned memory."""
+        return nbytes / self._slower.rate(self._profile.to_gb_s, "link") / 1e6
+
+    def _hop_ms(self) -> float:
+        return self._slower.time(self._profile.hop_us, "link") / 1e3

@@ -1,0 +1,100 @@
+"""What the experts of a layer take, on several devices at once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .overlap import longest
+from .shape import CPU
+from .touch import Demand, Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A device's way: call_ms and hop_ms once if it is taken; table: float64, of an expert by how many tokens go to it,
+    as many entries as the demand has chances."""
+
+    call_ms: float
+    hop_ms: float
+    table: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertTime:
+    """mean_ms and variance of a step's time; the device whose branch is the longest (None where there are no experts),
+    and how much of the mean are its call and hops."""
+
+    mean_ms: float
+    variance: float
+    device: int | None
+    call_ms: float
+    hop_ms: float
+
+
+NO_TIME = ExpertTime(0.0, 0.0, None, 0.0, 0.0)
+
+
+class ExpertCost:
+    """Of a layer's experts, with a branch for each device that may hold some. demand: of a step.
+
+    Times of two devices depend on each other: what one expert gets of a step's choices another does not. So the tokens
+    of two experts have a covariance of -v w / s, v and w being their variances and s the sum over all experts; with it
+    the sum over all of them does not vary. A time follows its tokens by regression.
+    """
+
+    def __init__(self, demand: Demand, branches: Mapping[int, Branch]) -> None:
+        self._demand, self._branches = demand, branches
+        counts = np.arange(float(demand.chances.shape[1]))
+        self._tokens, square = demand.chances @ counts, demand.chances @ counts**2
+        self._count_variance = float(np.sum(square - self._tokens**2))
+        self._moments = {device: self._moments_of(branch.table, counts) for device, branch in branches.items()}
+
+    def _moments_of(self, table: Floats, counts: Floats) -> Floats:
+        """float64 [3, experts]: mean and variance of an expert's time, its covariance with the expert's tokens."""
+        mean, square, product = (self._demand.chances @ np.stack([table, table**2, table * counts], axis=1)).T
+        return np.stack([mean, square - mean**2, product - mean * self._tokens])
+
+    def at(self, resident: NDArray[np.int8]) -> ExpertTime:
+        """With each expert on its device of `resident`, int8 [experts]."""
+        devices = [int(device) for device in np.unique(resident)]
+        if not devices:
+            return NO_TIME
+        sums = np.stack([self._moments[device][:, resident == device].sum(axis=1) for device in devices])
+        taken = [self._demand.touches(resident == device) if device == CPU else 1.0 for device in devices]
+        means, covariances = self._times(devices, sums[:, :, None], np.array(taken)[:, None])
+        result, first = longest(means, covariances), int(np.argmax(means[:, 0]))
+        branch = self._branches[devices[first]]
+        return ExpertTime(
+            mean_ms=float(result.mean[0]),
+            variance=float(result.variance[0]),
+            device=devices[first],
+            call_ms=taken[first] * branch.call_ms,
+            hop_ms=taken[first] * branch.hop_ms,
+        )
+
+    def curve(self, device: int) -> Floats:
+        """float64 [experts + 1]: mean time with the 0 .. all hottest experts on a card, the others on the CPU."""
+        there, here = (self._moments[number][:, self._demand.order] for number in (device, CPU))
+        none = np.zeros((3, 1))
+        sums = np.stack([
+            np.hstack([none, np.cumsum(there, axis=1)]),
+            np.hstack([np.cumsum(here[:, ::-1], axis=1)[:, ::-1], none]),
+        ])  # fmt: skip
+        taken = np.stack([np.arange(sums.shape[2]) > 0, self._demand.beyond])
+        return longest(*self._times([device, CPU], sums, taken)).mean
+
+    def _times(self, devices: list[int], sums: Floats, taken: Floats) -> tuple[Floats, Floats]:
+        """float64 [devices, points] and [devices, devices, points]: means and covariances of the branches' times.
+
+        sums: float64 [devices, 3, points] of moments. taken: float64 [devices, points], that a branch is taken at all.
+        """
+        once = np.array([self._branches[device].call_ms + self._branches[device].hop_ms for device in devices])[:, None]
+        means, variances, slopes = sums[:, 0], sums[:, 1], sums[:, 2]
+        covariances = -slopes[:, None] * slopes[None] / (self._count_variance or 1.0)
+        # a branch that is not taken has no experts' time either
+        calling = once**2 * taken * (1 - taken) + 2 * once * (1 - taken) * means
+        at = np.arange(len(devices))
+        covariances[at, at] = np.maximum(covariances[at, at] + variances + calling, 0.0)
+        return means + taken * once, covariances

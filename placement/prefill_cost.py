@@ -1,0 +1,124 @@
+"""The time of a prompt, which is computed in chunks.
+
+Experts in host memory are multiplied there, or their weights are streamed to an accelerator while it computes,
+whichever is faster for a chunk. In the last layer tokens without wanted logits only leave keys and values.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .decode_cost import Demands, add_head
+from .expert_cost import NO_TIME, ExpertTime
+from .machine import Machine
+from .placed import Placement, Traffic
+from .shape import CPU, LayerShape
+from .times import Times
+
+KEYS_AND_VALUES = ("k", "v")  # roles of what all tokens of a chunk need of the last layer
+MOST_TOKENS = 4096  # of a chunk
+
+
+def chunks_of(traffic: Traffic) -> Iterator[tuple[int, int]]:
+    """First position and number of tokens of each."""
+    for start in range(0, traffic.prompt, traffic.chunk):
+        yield start, min(traffic.chunk, traffic.prompt - start)
+
+
+class PrefillCost:
+    """On a machine. demands: how a chunk's tokens fall on a layer's experts."""
+
+    def __init__(self, machine: Machine, demands: Demands) -> None:
+        self._machine, self._shape, self._demands = machine, machine.shape, demands
+
+    def prompt(self, placement: Placement, traffic: Traffic, *, staging: bool) -> Times:
+        """staging: whether an accelerator has room for a layer's experts that are streamed to it."""
+        times = Times()
+        for start, tokens in chunks_of(traffic):
+            self._add_layers(times, placement, start, tokens, staging)
+            self._add_last(times, placement, start, tokens, wanted=start + tokens == traffic.prompt)
+            times.add("step", self._machine.cpu.step_ms)
+        return times
+
+    def _add_layers(self, times: Times, placement: Placement, start: int, tokens: int, staging: bool) -> None:
+        """All layers but the last."""
+        machine, shape, at = self._machine, self._shape, placement.embed
+        for number, layer in enumerate(shape.layers[:-1]):
+            device = placement.dense[number]
+            cost = machine.device(device)
+            times.add("hops", machine.hop_ms(at, device, tokens))
+            times.add("dense", cost.products_ms(layer.dense, tokens))
+            times.add("attention", cost.prompt_ms(shape, layer, start, tokens))
+            self._add_others(times, layer, device, tokens)
+            times.add_experts(self.experts(number, device, placement.experts[number], tokens, staging=staging))
+            at = device
+
+    def _add_last(self, times: Times, placement: Placement, start: int, tokens: int, *, wanted: bool) -> None:
+        """The last layer and the head; wanted: whether the chunk ends with the token whose logits are."""
+        machine, number = self._machine, len(self._shape.layers) - 1
+        layer, device = self._shape.layers[number], placement.dense[number]
+        before = placement.dense[number - 1] if number else placement.embed
+        cost = machine.device(device)
+        times.add("hops", machine.hop_ms(before, device, tokens))
+        for_all = tuple(product for product in layer.dense if product.role in KEYS_AND_VALUES)
+        times.add("dense", cost.products_ms(for_all, tokens))
+        self._add_others(times, layer, device, tokens)
+        if wanted:
+            others = tuple(product for product in layer.dense if product.role not in KEYS_AND_VALUES)
+            times.add("dense", cost.products_ms(others, 1))
+            times.add("attention", cost.context_ms(self._shape, layer, 1, start + tokens - 1))
+            times.add_experts(self.experts(number, device, placement.experts[number], 1, staging=False))
+            times.add("hops", machine.hop_ms(device, placement.head, 1))
+            add_head(times, machine, placement.head, 1)
+
+    def _add_others(self, times: Times, layer: LayerShape, device: int, tokens: int) -> None:
+        cost = self._machine.device(device)
+        times.add("norms and sums", cost.values_ms(self._shape, tokens))
+        times.add("calls", cost.ops_ms(layer))
+
+    def experts(
+        self, number: int, device: int, resident: NDArray[np.int8], tokens: int, *, staging: bool
+    ) -> ExpertTime:
+        """Of a chunk, with the dense part on `device`: as they lie, or streamed where that is faster."""
+        if not len(resident):
+            return NO_TIME
+        cards = range(len(self._machine.accelerators)) if staging and (resident == CPU).any() else range(0)
+        layer, demand = self._shape.layers[number], self._demands(number, tokens)
+        used = {int(each) for each in np.unique(resident)} | set(cards)
+        cost = self._machine.experts(layer, demand, device, used)
+        times = [cost.at(resident)]
+        for card in cards:
+            moved = np.where(resident == CPU, np.int8(card), resident)
+            sent_ms = self._sent_ms(card, layer, int((resident == CPU).sum()))
+            times.append(_not_before(cost.at(moved), sent_ms))
+        return min(times, key=lambda time: time.mean_ms)
+
+    def break_even(self, number: int, device: int) -> int:
+        """The most tokens of a chunk for which the CPU is as fast with all the layer's experts as `device`, where the
+        dense part is, with weights that are streamed to it; MOST_TOKENS if that is never slower."""
+        least, most = 0, 1
+        while not self._streams(number, device, most):
+            if most == MOST_TOKENS:
+                return MOST_TOKENS
+            least, most = most, 2 * most
+        while most - least > 1:
+            middle = (least + most) // 2
+            least, most = (least, middle) if self._streams(number, device, middle) else (middle, most)
+        return least
+
+    def _streams(self, number: int, device: int, tokens: int) -> bool:
+        """Whether streaming wins."""
+        layer = self._shape.layers[number]
+        cost = self._machine.experts(layer, self._demands(number, tokens), device, {CPU, device})
+        here, there = (cost.at(np.full(layer.num_experts, each, np.int8)) for each in (CPU, device))
+        return _not_before(there, self._sent_ms(device, layer, layer.num_experts)).mean_ms < here.mean_ms
+
+    def _sent_ms(self, card: int, layer: LayerShape, experts: int) -> float:
+        return self._machine.accelerators[card].weights_ms(experts * layer.expert_bytes)
+
+
+def _not_before(time: ExpertTime, sent_ms: float) -> ExpertTime:
+    """Computing goes on while weights come, but does not end before they have."""
+    return replace(time, mean_ms=max(time.mean_ms, sent_ms))
