@@ -24,7 +24,8 @@ _POSITIVE = 1e-9
 _RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
     {  # by the name of a quantity, else by its unit, which is how the name ends
         "threads": (1, 1 << 16), "cores": (1, 1 << 16), "ram_bytes": (1, 1 << 60), "vram_bytes": (1, 1 << 60),
-        "bytes": (0, 1 << 60), "overlap": (0, 1), "spread": (0, 10), "ssd_read_gb_s": (0, 1e6), "gb_s": (_POSITIVE, 1e6),
+        "bytes": (0, 1 << 60), "overlap": (0, 1), "spread": (0, 10), "ssd_read_gb_s": (0, 1e6), 
+        "gb_s": (_POSITIVE, 1e6),
         "gops": (_POSITIVE, 1e9), "tflops": (_POSITIVE, 1e6), "us": (0, 1e9), "ns_per_kib": (_POSITIVE, 1e9),
         "ns_per_value": (0, 1e9),
     }
@@ -70,9 +71,9 @@ def parse_profile(text: bytes, name: str) -> HardwareProfile:
     try:
         value = json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
-        raise HardwareError(f"{name}: is not JSON ({error}); make it anew by `isotherm calibrate --out FILE`") from error
+        raise HardwareError(f"{name}: is not JSON ({error}); make one by `isotherm calibrate --out FILE`") from error
     if not isinstance(value, dict):
-        place.refuse(f"is {_shown(value)}; a hardware profile is an object, as `isotherm calibrate --out FILE` writes")
+        place.refuse(f"is {_shown(value)}; it must be an object, as `isotherm calibrate --out FILE` writes")
     schema = value.pop("schema", None)
     if type(schema) is not int or schema != SCHEMA:
         place.at("schema").refuse(f"is {_shown(schema)}; only {SCHEMA} can be read here, so calibrate again")
