@@ -25,6 +25,7 @@ pytestmark = pytest.mark.usefixtures("own_folders")
 
 DAEMON = {"pid": os.getpid(), "started": 1.0, "port": 8440, "url": "u", "model": "m", "log": None}
 COMMANDS = ("serve", "chat", "status", "stop", "demo", "bench", "profile")
+COMMANDS = ("serve", "chat", "status", "stop", "demo", "bench", "calibrate")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
