@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .overlap import Longest, longest, mixed, split
-from .overlap import longest
 from .shape import CPU
 from .touch import Demand, Floats
 
@@ -72,13 +71,6 @@ class ExpertCost:
         taken = [called if device == CPU else 1.0 for device in devices]
         once = [chance * self._branches[device].once_ms for chance, device in zip(taken, devices, strict=True)]
         first = int(np.argmax(sums[:, 0] + once))
-        devices = [int(device) for device in np.unique(resident)]
-        if not devices:
-            return NO_TIME
-        sums = np.stack([self._moments[device][:, resident == device].sum(axis=1) for device in devices])
-        taken = [self._demand.touches(resident == device) if device == CPU else 1.0 for device in devices]
-        means, covariances = self._times(devices, sums[:, :, None], np.array(taken)[:, None])
-        result, first = longest(means, covariances), int(np.argmax(means[:, 0]))
         branch = self._branches[devices[first]]
         return ExpertTime(
             mean_ms=float(result.mean[0]),
@@ -113,22 +105,3 @@ class ExpertCost:
         idle.means[1:] += once[1:]
         calling.means[:] += once
         return mixed(longest(*idle), longest(*calling), called)
-            np.hstack([none, np.cumsum(there, axis=1)]),
-            np.hstack([np.cumsum(here[:, ::-1], axis=1)[:, ::-1], none]),
-        ])  # fmt: skip
-        taken = np.stack([np.arange(sums.shape[2]) > 0, self._demand.beyond])
-        return longest(*self._times([device, CPU], sums, taken)).mean
-
-    def _times(self, devices: list[int], sums: Floats, taken: Floats) -> tuple[Floats, Floats]:
-        """float64 [devices, points] and [devices, devices, points]: means and covariances of the branches' times.
-
-        sums: float64 [devices, 3, points] of moments. taken: float64 [devices, points], that a branch is taken at all.
-        """
-        once = np.array([self._branches[device].call_ms + self._branches[device].hop_ms for device in devices])[:, None]
-        means, variances, slopes = sums[:, 0], sums[:, 1], sums[:, 2]
-        covariances = -slopes[:, None] * slopes[None] / (self._count_variance or 1.0)
-        # a branch that is not taken has no experts' time either
-        calling = once**2 * taken * (1 - taken) + 2 * once * (1 - taken) * means
-        at = np.arange(len(devices))
-        covariances[at, at] = np.maximum(covariances[at, at] + variances + calling, 0.0)
-        return means + taken * once, covariances

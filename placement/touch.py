@@ -20,7 +20,6 @@ Mask = NDArray[np.bool_]
 PRIOR_TOKENS = 16  # so many tokens without a preference are added to what was counted
 ENOUGH = 20  # choices that an expert had on average, from which on a sample is replayed
 _STEPS = 2048  # drawn from a sample, at most
-_STEPS = 1024  # drawn from a sample
 _SEED = 4_3
 _FAR = 20  # standard deviations, and tokens, beyond which nothing is counted
 _TYPICAL = 0.6  # the exponent of a usual skew: half the experts get three quarters of the choices
@@ -51,7 +50,6 @@ class Demand:
 def neutral_share(num_experts: int, top_k: int) -> Floats:
     """Every expert alike."""
     return np.full(num_experts, top_k / max(num_experts, 1))
-    return np.full(num_experts, top_k / num_experts)
 
 
 def skewed_share(num_experts: int, top_k: int) -> Floats:
@@ -59,7 +57,6 @@ def skewed_share(num_experts: int, top_k: int) -> Floats:
     weights = np.random.default_rng(_SEED).permutation(np.arange(1.0, num_experts + 1)) ** -_TYPICAL
     share: Floats = np.minimum(weights * (top_k / weights.sum()), 1.0)
     return share
-    return np.minimum(weights * (top_k / weights.sum()), 1.0)
 
 
 def share_of(trace: RoutingTrace, layer: int, phases: tuple[Phase, ...]) -> Floats:
@@ -72,7 +69,6 @@ def share_of(trace: RoutingTrace, layer: int, phases: tuple[Phase, ...]) -> Floa
             counted = counts * (trace.top_k * tokens / counts.sum())
             share: Floats = np.minimum((counted + PRIOR_TOKENS * neutral) / (tokens + PRIOR_TOKENS), 1.0)
             return share
-            return np.minimum((counted + PRIOR_TOKENS * neutral) / (tokens + PRIOR_TOKENS), 1.0)
     return neutral
 
 
@@ -158,7 +154,6 @@ class Steps:
         total = len(self._trace.sample)
         if tokens == 1:
             return np.arange(0, total, -(-total // _STEPS))[:, None]
-            return np.arange(total)[:, None]
         random = np.random.default_rng([_SEED, tokens])
         lengths = np.diff(np.append(self._trace.starts, total))
         with np.errstate(divide="ignore"):
