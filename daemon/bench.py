@@ -1,8 +1,8 @@
 """What `isotherm bench` measures: the model alone, step by step, without HTTP, scheduler and sampler.
 
 The protocol is llama.cpp's, so that both can be laid side by side: prefill is one fresh prompt, decode starts from an
-empty context, both as the mean rate of three repetitions after a warm-up; streams are prompts of 128 tokens each, then
-all of them decode together, once.
+empty context or the one asked for, both as the mean rate of three repetitions after a warm-up; streams are prompts of
+128 tokens each, then all of them decode together, once, after these or after the context asked for.
 """
 
 import time
@@ -41,13 +41,15 @@ _SEED = 20_08
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
     """threads of the engine (None: what decodes fastest) and what they are bound to, prompt tokens of the prefill,
-    tokens to generate, numbers of streams, kind of the KV cache, and whether packed weights are taken from the store of
+    tokens to generate, numbers of streams, tokens in the context of each before it decodes, kind of the KV cache, and
+    whether packed weights are taken from the store of
     an earlier start and kept for a later one."""
 
     threads: int | None
     prompt: int
     gen: int
     streams: tuple[int, ...]
+    context: int = 0
     affinity: Affinity = "none"
     kv_cache: KvCache = Config().kv_cache
     pack_cache: bool = True
@@ -81,8 +83,9 @@ def measure(path: Path, options: BenchOptions, progress: Progress) -> BenchResul
     """Load a model and measure it. Raises ModelError, and before any weight is read ConfigError for more tokens than
     the model's context and MemoryPlanError for what does not fit."""
     started = time.perf_counter()
-    positions = max(options.prompt, options.gen, max(options.streams, default=1) * (STREAM_PROMPT + options.gen))
-    longest = max(options.prompt, STREAM_PROMPT + options.gen)
+    decoded = max(STREAM_PROMPT, options.context) + options.gen
+    positions = max(options.prompt, max(options.streams, default=1) * decoded)
+    longest = max(options.prompt, decoded)
     num_blocks = -(-positions // DecoderRunner.block_size) + max(options.streams, default=1)
     model = open_model(path)
     _check_fit(model, longest, num_blocks * kv_block_bytes(model.spec, options.kv_cache))
@@ -137,7 +140,8 @@ def _decode_rate(runner: DecoderRunner, threads: int, tokens: int) -> float:
 def _check_fit(model: Model, longest: int, kv_bytes: int) -> None:
     if longest > model.spec.max_context:
         raise ConfigError(
-            f"--prompt, or --gen with the {STREAM_PROMPT} tokens of a stream's prompt, needs a context of {longest}; "
+            f"--prompt, or --gen after --context or the {STREAM_PROMPT} tokens of a stream's prompt, needs a context of "
+            f"{longest}; "
             f"this model takes at most {model.spec.max_context} tokens"
         )
     needed = packed_size(model) + kv_bytes
@@ -163,19 +167,20 @@ def _measure(
         progress("measuring", REPETITIONS + i, total)
         # briefly: after reads of a second some steps took 40 ms more
         reads.append(read_gb_s(runner.seating, repeats=1))
-        decode.append(options.gen / driver.decode(1, options.gen, 0))
+        decode.append(options.gen / driver.decode(1, options.gen, options.context))
     reads.append(read_gb_s(runner.seating, repeats=1))
     streams = {}
     for i, count in enumerate(options.streams):
         progress("measuring", 2 * REPETITIONS + i, total)
         prefill_s = driver.prefill(count, STREAM_PROMPT)
-        decode_s = driver.decode(count, options.gen, STREAM_PROMPT)
+        decode_s = driver.decode(count, options.gen, options.context or STREAM_PROMPT)
         streams[str(count)] = {
             "decode_tok_s": count * options.gen / decode_s,
             "prefill_tok_s": count * STREAM_PROMPT / prefill_s,
         }
     threads, decode_tok_s = runner.team.threads, float(np.mean(decode))
-    kv_bytes = runner.kv_bytes_per_token * (options.gen + 1) / 2  # a token reads all positions up to its own
+    # a token reads all positions up to its own
+    kv_bytes = runner.kv_bytes_per_token * (options.context + (options.gen + 1) / 2)
     token_bytes = runner.active_weight_bytes_per_token + kv_bytes
     result = BenchResult(
         threads=threads,

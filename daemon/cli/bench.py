@@ -22,7 +22,7 @@ _AUTO = "auto"
 _DEFAULT = Config()
 _MOST_STREAMS, _MOST_THREADS, _MOST_TOKENS, _MOST_WIDTH = 512, 1024, 65536, 1 << 20
 _MODES = {  # the parameters that belong to one thing to measure
-    **dict.fromkeys(("model", "affinity", "prompt", "gen", "streams", "kv_cache", "no_pack_cache"), "a model"),
+    **dict.fromkeys(("model", "affinity", "prompt", "gen", "streams", "context", "kv_cache", "no_pack_cache"), "a model"),
     **dict.fromkeys(("moe", "weight_format", "tokens"), "--moe"),
     "kernels": "--kernels",
 }
@@ -64,6 +64,12 @@ def bench(
     streams: Annotated[
         str, typer.Option(help="How many streams to decode at the same time, one measurement each.")
     ] = "1,4,8",
+    context: Annotated[
+        int,
+        typer.Option(
+            help="Tokens in the context before decoding.", min=0, show_default="none, with --streams 128 each"
+        ),
+    ] = 0,
     kv_cache: KvKind = _DEFAULT.kv_cache,
     no_pack_cache: NoPackCache = False,
     moe: Moe = None,
@@ -93,6 +99,7 @@ def bench(
             prompt=prompt,
             gen=gen,
             streams=_numbers("--streams", streams, _MOST_STREAMS),
+            context=context,
             kv_cache=_kv_cache(kv_cache),
             pack_cache=not no_pack_cache,
         )
