@@ -49,7 +49,7 @@ class Demand:
 
 def neutral_share(num_experts: int, top_k: int) -> Floats:
     """Every expert alike."""
-    return np.full(num_experts, top_k / num_experts)
+    return np.full(num_experts, top_k / max(num_experts, 1))
 
 
 def skewed_share(num_experts: int, top_k: int) -> Floats:
