@@ -55,7 +55,8 @@ def neutral_share(num_experts: int, top_k: int) -> Floats:
 def skewed_share(num_experts: int, top_k: int) -> Floats:
     """As uneven as models often are, over experts in no order."""
     weights = np.random.default_rng(_SEED).permutation(np.arange(1.0, num_experts + 1)) ** -_TYPICAL
-    return np.minimum(weights * (top_k / weights.sum()), 1.0)
+    share: Floats = np.minimum(weights * (top_k / weights.sum()), 1.0)
+    return share
 
 
 def share_of(trace: RoutingTrace, layer: int, phases: tuple[Phase, ...]) -> Floats:
@@ -66,7 +67,8 @@ def share_of(trace: RoutingTrace, layer: int, phases: tuple[Phase, ...]) -> Floa
         counts, tokens = trace.phases[phase].counts[layer], float(trace.phases[phase].tokens[layer])
         if tokens > 0 and counts.sum() > 0:
             counted = counts * (trace.top_k * tokens / counts.sum())
-            return np.minimum((counted + PRIOR_TOKENS * neutral) / (tokens + PRIOR_TOKENS), 1.0)
+            share: Floats = np.minimum((counted + PRIOR_TOKENS * neutral) / (tokens + PRIOR_TOKENS), 1.0)
+            return share
     return neutral
 
 
