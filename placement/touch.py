@@ -19,7 +19,7 @@ Mask = NDArray[np.bool_]
 
 PRIOR_TOKENS = 16  # so many tokens without a preference are added to what was counted
 ENOUGH = 20  # choices that an expert had on average, from which on a sample is replayed
-_STEPS = 1024  # drawn from a sample
+_STEPS = 2048  # drawn from a sample, at most
 _SEED = 4_3
 _FAR = 20  # standard deviations, and tokens, beyond which nothing is counted
 _TYPICAL = 0.6  # the exponent of a usual skew: half the experts get three quarters of the choices
@@ -153,7 +153,7 @@ class Steps:
     def _draw(self, tokens: int) -> NDArray[np.int64]:
         total = len(self._trace.sample)
         if tokens == 1:
-            return np.arange(total)[:, None]
+            return np.arange(0, total, -(-total // _STEPS))[:, None]
         random = np.random.default_rng([_SEED, tokens])
         lengths = np.diff(np.append(self._trace.starts, total))
         with np.errstate(divide="ignore"):
