@@ -6,6 +6,7 @@ version 1 a folder per resource. Limits of the groups above count as well.
 
 import math
 import os
+import platform
 import sys
 import threading
 from collections.abc import Iterator
@@ -30,6 +31,13 @@ def free_memory(groups: Path = GROUPS, membership: Path = MEMBERSHIP) -> int:
     """Bytes that can still be allocated: what the system calls available, or what the group has left of its limit."""
     left = [room for folder in _folders("memory", groups, membership) if (room := _room(folder)) is not None]
     return max(0, min([int(psutil.virtual_memory().available), *left]))
+
+
+def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """What the processor calls itself, in one line."""
+    lines = (line.partition(":") for line in _lines(cpuinfo))
+    name = next((value for key, _, value in lines if key.strip() in ("model name", "Hardware", "cpu model")), "")
+    return " ".join((name or platform.processor() or platform.machine() or "unknown CPU").split())
 
 
 def lower_priority() -> None:
@@ -76,7 +84,11 @@ def _room(folder: Path) -> int | None:
 
 
 def _words(file: Path) -> list[str]:
+    return [word for line in _lines(file) for word in line.split()]
+
+
+def _lines(file: Path) -> list[str]:
     try:
-        return file.read_text(encoding="utf-8").split()
+        return file.read_text(encoding="utf-8").splitlines()
     except OSError:
         return []

@@ -32,3 +32,8 @@ def state_file(port: int) -> Path:
 def log_file(port: int) -> Path:
     """The log of the background daemon on a port."""
     return state_folder() / f"serve-{port}.log"
+
+
+def hardware_file(threads: int) -> Path:
+    """What was measured of this machine with so many threads."""
+    return state_folder() / "hardware" / f"threads-{threads}.json"

@@ -35,3 +35,7 @@ class KvStore:
     @property
     def nbytes(self) -> int:
         return self._memory.nbytes
+
+    def fill(self) -> None:
+        """Write every page: those that never were share one page of zeros, which comes from cache."""
+        self._memory[:] = 0

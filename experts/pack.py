@@ -143,7 +143,7 @@ class PackedWeights:
                 weights.banks.setdefault(slot.role, []).append(matrix)
             if not FORMATS[slot.format].exact:
                 weights.reencoded[slot.format] += 1
-        if "head" not in weights.matrices:
+        if "head" not in weights.matrices and "embed" in weights.matrices:
             weights.matrices["head"] = weights.matrices["embed"]
         return weights
 

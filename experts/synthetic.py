@@ -32,7 +32,7 @@ class MoeLayers:
     def __init__(self, shape: MoeShape, name: str, tokens: int, threads: int, progress: Progress) -> None:
         kind = FORMATS[name].packed
         self.shape, self.copies = shape, shape.copies(kind)
-        spec = _spec(
+        spec = part_spec(
             num_layers=self.copies,
             hidden_size=shape.hidden,
             routing=RoutingSpec(num_experts=shape.experts, top_k=shape.active),
@@ -40,7 +40,7 @@ class MoeLayers:
         )
         weights = moe_weights(shape, name, self.copies, progress)
         progress("compiling kernels", 0, 1)
-        self._ops, inputs = _ops(spec, weights, tokens, threads)
+        self._ops, inputs = ops_of(spec, weights, tokens, threads)
         self.counts = inputs.counts
         for layer in range(self.copies):
             self._ops.group("experts")
@@ -51,7 +51,7 @@ class MoeLayers:
 
     def feed(self, x: Floats) -> None:
         """Set the input of all layers, float32 [tokens, hidden]."""
-        _feed(self._ops, x)
+        feed_ops(self._ops, x)
 
     def set_routes(self, ids: Indices, weights: Floats) -> None:
         """Set the number of tokens, their experts and the weights of these, both [tokens, active]."""
@@ -78,7 +78,7 @@ class ProductLayers:
         layers = -(-FAR // (3 * self.matrix_bytes))
         self.products = 3 * layers
         heads = rows // HEAD_STEP
-        spec = _spec(num_layers=layers, hidden_size=columns, num_heads=heads, num_kv_heads=heads)
+        spec = part_spec(num_layers=layers, hidden_size=columns, num_heads=heads, num_kv_heads=heads)
         weights = PackedWeights(arena(self.products * self.matrix_bytes))
         places = weights.arena.reshape(self.products, -1)
         fill_anyhow(kind, rows, columns, places[0])
@@ -86,12 +86,12 @@ class ProductLayers:
         for i, place in enumerate(places):
             role = f"layers.{i // 3}.{'qkv'[i % 3]}"
             weights.matrices[role] = PackedMatrix(kind, rows, columns, place.ctypes.data)
-        self._ops, inputs = _ops(spec, weights, tokens, threads)
+        self._ops, inputs = ops_of(spec, weights, tokens, threads)
         self.counts = inputs.counts
         for layer in range(layers):
             self._ops.project(layer)
         self.program = self._ops.program()
-        _feed(self._ops, np.random.default_rng(0).standard_normal((tokens, columns), np.float32))
+        feed_ops(self._ops, np.random.default_rng(0).standard_normal((tokens, columns), np.float32))
 
     @staticmethod
     def needed_bytes(kind: str, rows: int, columns: int, tokens: int) -> int:
@@ -100,7 +100,7 @@ class ProductLayers:
         return FAR + 3 * packed_bytes(kind, rows, columns) + tokens * widths + 8 * rows * columns
 
 
-def _spec(
+def part_spec(
     *,
     num_layers: int,
     hidden_size: int,
@@ -127,12 +127,12 @@ def _spec(
     )
 
 
-def _ops(spec: ModelSpec, weights: PackedWeights, tokens: int, threads: int) -> tuple[CpuOps, StepInputs]:
+def ops_of(spec: ModelSpec, weights: PackedWeights, tokens: int, threads: int) -> tuple[CpuOps, StepInputs]:
     inputs = StepInputs(StepLimits(tokens, 1, 1))
     return CpuOps(spec, weights, inputs, KvStore(spec, 1, "f32"), threads), inputs
 
 
-def _feed(ops: CpuOps, x: Floats) -> None:
+def feed_ops(ops: CpuOps, x: Floats) -> None:
     """Fill the normed activations, in all forms, with the rows of x."""
     normed = ops.buffers.normed
     normed.plain.view(np.float32)[: len(x), : x.shape[1]] = x

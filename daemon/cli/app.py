@@ -6,6 +6,7 @@ import typer
 
 from ... import __version__
 from .bench import bench
+from .calibrate import calibrate
 from .chat import chat
 from .demo import demo
 from .output import out
@@ -40,5 +41,5 @@ def _root(
     """
 
 
-for command in (serve, chat, status, stop, demo, bench):
+for command in (serve, chat, status, stop, demo, bench, calibrate):
     app.command()(command)

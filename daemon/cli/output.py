@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from ...experts.errors import ModelError
+from ...placement.hardware_file import HardwareError
 from ..config import ConfigError
 from ..memory import MemoryPlanError
 
@@ -40,7 +41,7 @@ def refusals() -> Iterator[None]:
     """Exit in one line where a setting, the model or the memory is refused."""
     try:
         yield
-    except ConfigError as error:
+    except (ConfigError, HardwareError) as error:
         fail(str(error), ExitCode.USAGE)
     except ModelError as error:
         fail(str(error), ExitCode.MODEL)

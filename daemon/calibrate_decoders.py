@@ -1,0 +1,175 @@
+"""What a step takes beside its products: measured on whole decoders with random weights."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+import numpy as np
+
+from ..cpu_kernels.kv_layout import part_bytes
+from ..cpu_kernels.layout import KV_BLOCK
+from ..cpu_kernels.seating import Seating
+from ..experts.kv_store import KvStore
+from ..experts.pack import PackedMatrix, PackedWeights
+from ..experts.random_decoder import first_layers, random_decoder, small_spec, wide_spec
+from ..experts.spec import ModelSpec
+from ..experts.step_inputs import StepLimits
+from ..placement.shape import LayerShape, ModelShape, Product
+from .calibrate_kinds import seconds
+from .runner import DecoderRunner
+from .step import Chunk, StepPlan
+
+CONTEXT = 16384  # positions of a long context: its keys and values come from memory
+PROMPT, PART, PART_START = 512, 128, 4096  # tokens of a prompt; of a part of one, at the beginning and later
+SHORT = KV_BLOCK  # positions of a short context
+_CHILLS = 1 << 23  # bytes that are written so that a step begins with cold caches
+_REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class KvTimes:
+    """Microseconds, with one kind of KV cache: of a token after a short and a long context, and of a part of a prompt
+    at its beginning and later."""
+
+    short: float
+    long: float
+    first: float
+    later: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderTimes:
+    """Microseconds of a step: of a token in small decoders of one layer and of several, and of a prompt in a wide one;
+    kv: by the kind of the KV cache."""
+
+    one_layer: float
+    layers: float
+    prompt: float
+    kv: dict[str, KvTimes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderShapes:
+    """Of what `DecoderTimes` was measured with; kv: that of KvTimes, with the kind of its cache left out of account."""
+
+    one_layer: ModelShape
+    layers: ModelShape
+    wide: ModelShape
+    kv: dict[str, ModelShape]
+
+
+class DecoderMeter:
+    """The decoders, with weights of one kind, and a KV cache of each of some kinds. A context manager."""
+
+    def __init__(self, kind: str, kv_kinds: Sequence[str], seating: Seating) -> None:
+        small, wide = small_spec(CONTEXT), wide_spec(CONTEXT + KV_BLOCK)
+        few, many = (random_decoder(spec, kind, seating) for spec in (small, wide))
+        one, two = first_layers(small, 1), first_layers(wide, 2)
+        self._one, self._layers = (_runner(spec, few, kv_kinds[0], SHORT + 2, seating) for spec in (one, small))
+        self._wide = _runner(wide, many, kv_kinds[0], PROMPT, seating)
+        self._kv = {kv: _runner(two, many, kv, CONTEXT + 1, seating) for kv in kv_kinds}
+        self.shapes = DecoderShapes(
+            one_layer=shape_of(one, few, kv_kinds[0]),
+            layers=shape_of(small, few, kv_kinds[0]),
+            wide=shape_of(wide, many, kv_kinds[0]),
+            kv={kv: shape_of(two, many, kv) for kv in kv_kinds},
+        )
+        self._chill = np.zeros(_CHILLS, np.uint8)
+        self._token = 0
+
+    def times(self) -> DecoderTimes:
+        """One round."""
+        random = np.random.default_rng(0)
+        prompt = random.integers(0, self._wide.vocab_size, PROMPT).tolist()
+        one, layers = self._cold(self._one), self._cold(self._layers)
+        return DecoderTimes(
+            one_layer=one,
+            layers=layers,
+            prompt=seconds(lambda: self._wide.execute(_plan(prompt, 0)), 2) * 1e6,
+            kv={kv: self._kv_times(runner, prompt) for kv, runner in self._kv.items()},
+        )
+
+    def _kv_times(self, runner: DecoderRunner, prompt: list[int]) -> KvTimes:
+        # a token is measured in turn after both contexts, since only the difference counts
+        us: dict[int, list[float]] = {SHORT: [], CONTEXT: []}
+        for _ in range(_REPEATS):
+            for start, times in us.items():
+                times.append(seconds(lambda start=start: runner.execute(_plan([self._next()], start)), 1) * 1e6)  # type: ignore[misc]
+        part = prompt[:PART]
+        return KvTimes(
+            short=float(np.median(us[SHORT])),
+            long=float(np.median(us[CONTEXT])),
+            first=seconds(lambda: runner.execute(_plan(part, 0)), 1) * 1e6,
+            later=seconds(lambda: runner.execute(_plan(part, PART_START)), 1) * 1e6,
+        )
+
+    def _cold(self, runner: DecoderRunner) -> float:
+        """Microseconds of a token where caches hold other things, as they do when weights came by."""
+        times = []
+        for _ in range(20):
+            self._chill += 1
+            plan = _plan([self._next()], SHORT)
+            started = time.perf_counter()
+            runner.execute(plan)
+            times.append(time.perf_counter() - started)
+        return float(np.median(times)) * 1e6
+
+    def _next(self) -> int:
+        """A token that chooses other experts than the last."""
+        self._token = (self._token + 1) % self._wide.vocab_size
+        return self._token
+
+    def __enter__(self) -> "DecoderMeter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for runner in (self._one, self._layers, self._wide, *self._kv.values()):
+            runner.close()
+
+
+def _plan(tokens: list[int], start: int) -> StepPlan:
+    blocks = (start + len(tokens) - 1) // KV_BLOCK + 1
+    return StepPlan((Chunk("0", tokens, start, list(range(blocks)), True),))
+
+
+def _runner(spec: ModelSpec, weights: PackedWeights, kv: str, positions: int, seating: Seating) -> DecoderRunner:
+    blocks = -(-positions // KV_BLOCK)
+    cache = KvStore(spec, blocks, kv)
+    cache.fill()
+    return DecoderRunner(spec, weights, cache, StepLimits(PROMPT, 1, blocks), blocks, seating)
+
+
+def shape_of(spec: ModelSpec, weights: PackedWeights, kv: str) -> ModelShape:
+    """What placement needs to know of a decoder."""
+
+    def product(role: str, matrix: PackedMatrix) -> Product:
+        return Product(role=role, kind=matrix.kind, rows=matrix.rows, columns=matrix.columns, nbytes=matrix.nbytes)
+
+    def layer(number: int) -> LayerShape:
+        here = f"layers.{number}."
+        own = {role.removeprefix(here): each for role, each in weights.matrices.items() if role.startswith(here)}
+        banks = {role.removeprefix(here): bank[0] for role, bank in weights.banks.items() if role.startswith(here)}
+        assert spec.routing is not None
+        return LayerShape(
+            dense=tuple(product(*item) for item in own.items()),
+            expert=tuple(product(*item) for item in banks.items()),
+            num_experts=spec.routing.num_experts,
+            top_k=spec.routing.top_k,
+            kv_bytes=spec.num_kv_heads * part_bytes(kv, spec.head_dim) // KV_BLOCK,
+        )
+
+    return ModelShape(
+        name=spec.architecture,
+        fingerprint="",
+        layers=tuple(map(layer, range(spec.num_layers))),
+        embed=product("embed", weights.matrices["embed"]),
+        head=product("head", weights.matrices["head"]),
+        hidden_size=spec.hidden_size,
+        num_heads=spec.num_heads,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        kv_kind=kv,
+        kv_block=KV_BLOCK,
+        max_context=spec.max_context,
+    )

@@ -1,0 +1,86 @@
+"""From measured times to the terms of a hardware profile: medians with their spread, and fits by least squares."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from .hardware import BLOCKS, Estimate, ProductCost
+
+Floats = NDArray[np.float64]
+
+_OVERLAPS = np.linspace(0.0, 1.0, 101)
+_READS = np.linspace(0.4, 1.1, 281)  # of the time of one token from memory
+
+
+def estimate(samples: Sequence[float]) -> Estimate:
+    """The median of repeated measurements, and as spread half of what the middle 68 % of them take, over the median:
+    what the standard deviation is where they are normal, and steadier than that where one of them was disturbed."""
+    low, middle, high = np.percentile(np.array(samples, np.float64), (16, 50, 84))
+    if middle <= 0:
+        return Estimate(max(float(middle), 0.0))
+    return Estimate(float(middle), float((high - low) / 2 / middle))
+
+
+@dataclass(frozen=True, slots=True)
+class ProductTimes:
+    """Nanoseconds for a KiB of weights by the number of tokens: from memory, and in cache for each of BLOCKS."""
+
+    far: Mapping[int, float]
+    near: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertTimes:
+    """Microseconds of a layer by how many experts are touched, by one token each. near_ns: of an expert's weights in
+    cache."""
+
+    near_ns: float
+    us: Mapping[int, float]
+
+
+def fit_experts(times: ExpertTimes) -> tuple[float, float]:
+    """Microseconds of a layer, and of each expert that is touched, beside its products."""
+    counts = np.array(list(times.us))
+    measured = np.array(list(times.us.values()))
+    terms = np.stack([np.ones(len(counts)), counts], axis=1)
+    # what products take is known: it goes to neither term
+    left = measured - counts * times.near_ns / 1e3
+    call, expert = fit_terms(terms, np.maximum(left, 1e-3), measured)
+    return float(call), float(expert)
+
+
+def fit_reading(times: ProductTimes) -> tuple[float, float]:
+    """GB/s of reading and the overlap with computing, by which `ProductCost` comes closest to the times from memory."""
+    near = tuple(Estimate(times.near[size]) for size in BLOCKS)
+    cost = ProductCost(read_gb_s=Estimate(1.0), block_ns_per_kib=near, overlap=Estimate(1.0))
+    reading = times.far[1] * _READS[:, None]
+    error = np.zeros((len(_READS), len(_OVERLAPS)))
+    for tokens, measured in times.far.items():
+        computing = cost.compute_ns_per_kib(tokens)
+        expected = np.maximum(reading, computing) + (1 - _OVERLAPS) * np.minimum(reading, computing)
+        error += (expected / measured - 1) ** 2
+    read, overlap = np.unravel_index(np.argmin(error), error.shape)
+    return 1024 / float(reading[read, 0]), float(_OVERLAPS[overlap])
+
+
+def fit_product(rounds: Sequence[ProductTimes]) -> ProductCost:
+    """The terms of a kind; each round is fitted by itself, since all its times are of the same seconds."""
+    reads, overlaps = zip(*(fit_reading(times) for times in rounds), strict=True)
+    overlap = estimate(overlaps)
+    return ProductCost(
+        read_gb_s=estimate(reads),
+        block_ns_per_kib=tuple(estimate([times.near[size] for times in rounds]) for size in BLOCKS),
+        overlap=Estimate(overlap.value, min(overlap.spread, 1.0)),
+    )
+
+
+def fit_terms(counts: Floats, times: Floats, wholes: Floats | None = None) -> Floats:
+    """Terms, none of them negative, whose sums times their `counts` [measurements, terms] come closest to `times`.
+
+    wholes: what an error is compared with, else the times. All are positive.
+    """
+    scale = times if wholes is None else wholes
+    return np.asarray(nnls(counts / scale[:, None], times / scale)[0], np.float64)
