@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .overlap import longest
+from .overlap import Longest, longest, mixed, split
 from .shape import CPU
 from .touch import Demand, Floats
 
@@ -19,6 +19,10 @@ class Branch:
     call_ms: float
     hop_ms: float
     table: Floats
+
+    @property
+    def once_ms(self) -> float:
+        return self.call_ms + self.hop_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +62,15 @@ class ExpertCost:
 
     def at(self, resident: NDArray[np.int8]) -> ExpertTime:
         """With each expert on its device of `resident`, int8 [experts]."""
-        devices = [int(device) for device in np.unique(resident)]
+        devices = [int(device) for device in np.unique(resident)]  # the CPU first
         if not devices:
             return NO_TIME
         sums = np.stack([self._moments[device][:, resident == device].sum(axis=1) for device in devices])
-        taken = [self._demand.touches(resident == device) if device == CPU else 1.0 for device in devices]
-        means, covariances = self._times(devices, sums[:, :, None], np.array(taken)[:, None])
-        result, first = longest(means, covariances), int(np.argmax(means[:, 0]))
+        called = self._demand.touches(resident == CPU)
+        result = self._longest(devices, sums[:, :, None], np.array([called]))
+        taken = [called if device == CPU else 1.0 for device in devices]
+        once = [chance * self._branches[device].once_ms for chance, device in zip(taken, devices, strict=True)]
+        first = int(np.argmax(sums[:, 0] + once))
         branch = self._branches[devices[first]]
         return ExpertTime(
             mean_ms=float(result.mean[0]),
@@ -79,22 +85,23 @@ class ExpertCost:
         there, here = (self._moments[number][:, self._demand.order] for number in (device, CPU))
         none = np.zeros((3, 1))
         sums = np.stack([
-            np.hstack([none, np.cumsum(there, axis=1)]),
             np.hstack([np.cumsum(here[:, ::-1], axis=1)[:, ::-1], none]),
+            np.hstack([none, np.cumsum(there, axis=1)]),
         ])  # fmt: skip
-        taken = np.stack([np.arange(sums.shape[2]) > 0, self._demand.beyond])
-        return longest(*self._times([device, CPU], sums, taken)).mean
+        time = self._longest([CPU, device], sums, self._demand.beyond).mean
+        time[0] = self._longest([CPU], sums[:1, :, :1], self._demand.beyond[:1]).mean[0]  # without the card's call
+        return time
 
-    def _times(self, devices: list[int], sums: Floats, taken: Floats) -> tuple[Floats, Floats]:
-        """float64 [devices, points] and [devices, devices, points]: means and covariances of the branches' times.
-
-        sums: float64 [devices, 3, points] of moments. taken: float64 [devices, points], that a branch is taken at all.
-        """
-        once = np.array([self._branches[device].call_ms + self._branches[device].hop_ms for device in devices])[:, None]
+    def _longest(self, devices: list[int], sums: Floats, called: Floats) -> Longest:
+        """sums: float64 [devices, 3, points] of moments; called: float64 [points], that the CPU is called at all."""
+        once = np.array([self._branches[device].once_ms for device in devices])[:, None]
         means, variances, slopes = sums[:, 0], sums[:, 1], sums[:, 2]
         covariances = -slopes[:, None] * slopes[None] / (self._count_variance or 1.0)
-        # a branch that is not taken has no experts' time either
-        calling = once**2 * taken * (1 - taken) + 2 * once * (1 - taken) * means
         at = np.arange(len(devices))
-        covariances[at, at] = np.maximum(covariances[at, at] + variances + calling, 0.0)
-        return means + taken * once, covariances
+        covariances[at, at] = np.maximum(covariances[at, at] + variances, 0.0)
+        if devices[0] != CPU:
+            return longest(means + once, covariances)
+        idle, calling = split(means, covariances, called)
+        idle.means[1:] += once[1:]
+        calling.means[:] += once
+        return mixed(longest(*idle), longest(*calling), called)

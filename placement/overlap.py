@@ -1,12 +1,14 @@
 """Times of devices that work at once: the mean of the longest of them, which is more than the longest mean."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
 Floats = NDArray[np.float64]
+_NEVER = 1e-12  # a probability below which nothing is called
 
 
 @dataclass(slots=True)
@@ -35,3 +37,44 @@ def longest(means: Floats, covariances: Floats) -> Longest:
         mean, variance = both, np.maximum(square - both**2, 0)
         shared = shared * first + covariances[device] * (1 - first)
     return Longest(mean, variance)
+
+
+class Moments(NamedTuple):
+    """means: float64 [devices, points]; covariances: float64 [devices, devices, points]."""
+
+    means: Floats
+    covariances: Floats
+
+
+def split(means: Floats, covariances: Floats, called: Floats) -> tuple[Moments, Moments]:
+    """The times where the first device has nothing to do, and where it has.
+
+    called: float64 [points], how often it has. Else its time is 0, which no normal distribution knows. The others'
+    times follow it by regression.
+    """
+    some = np.maximum(called, _NEVER)
+    first, variance = means[0], covariances[0, 0]
+    slopes = np.divide(covariances[0], variance, out=np.zeros_like(means), where=variance > 0)
+    slopes[0] = 1.0
+    idle = means - slopes * first
+    calling = (means - (1 - called) * idle) / some
+    rest = _proper(covariances - slopes[:, None] * slopes[None] * variance)
+    rest[0], rest[:, 0] = 0.0, 0.0
+    square = covariances + means[:, None] * means[None]  # the mean product of two times
+    products = (square - (1 - called) * (rest + idle[:, None] * idle[None])) / some
+    after = _proper(products - calling[:, None] * calling[None])
+    return Moments(idle, rest), Moments(calling, after)
+
+
+def _proper(covariances: Floats) -> Floats:
+    """Without variances that rounding made negative."""
+    at = np.arange(len(covariances))
+    covariances[at, at] = np.maximum(covariances[at, at], 0.0)
+    return covariances
+
+
+def mixed(idle: Longest, calling: Longest, called: Floats) -> Longest:
+    """Of both together."""
+    mean = (1 - called) * idle.mean + called * calling.mean
+    square = (1 - called) * (idle.variance + idle.mean**2) + called * (calling.variance + calling.mean**2)
+    return Longest(mean, np.maximum(square - mean**2, 0.0))

@@ -17,7 +17,7 @@ class Routing:
         self._shape, self._trace, self._skewed = shape, trace, skewed
         self._steps = Steps(trace) if trace is not None else None
         self._index = {number: index for index, number in enumerate(shape.moe_layers)}
-        self._kept: dict[tuple[Phase, int, int], Demand] = {}
+        self._kept: dict[tuple[Phase | int, int, int], Demand] = {}
 
     def share(self, layer: int, phase: Phase) -> Floats:
         """float64 [num_experts] of a layer's number: how often a token of the phase chooses each; adds up to top_k."""
@@ -34,7 +34,8 @@ class Routing:
         return self._demand("prefill", layer, tokens)
 
     def _demand(self, phase: Phase, layer: int, tokens: int) -> Demand:
-        key = phase, layer, tokens
+        here = self._shape.layers[layer]
+        key = (phase, layer, tokens) if self._trace is not None else (here.num_experts, here.top_k, tokens)
         if key not in self._kept:
             if len(self._kept) >= _MOST_DEMANDS:
                 self._kept.clear()

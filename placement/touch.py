@@ -19,7 +19,7 @@ Mask = NDArray[np.bool_]
 
 PRIOR_TOKENS = 16  # so many tokens without a preference are added to what was counted
 ENOUGH = 20  # choices that an expert had on average, from which on a sample is replayed
-_STEPS = 1024  # drawn from a sample
+_STEPS = 2048  # drawn from a sample, at most
 _SEED = 4_3
 _FAR = 20  # standard deviations, and tokens, beyond which nothing is counted
 _TYPICAL = 0.6  # the exponent of a usual skew: half the experts get three quarters of the choices
@@ -49,13 +49,14 @@ class Demand:
 
 def neutral_share(num_experts: int, top_k: int) -> Floats:
     """Every expert alike."""
-    return np.full(num_experts, top_k / num_experts)
+    return np.full(num_experts, top_k / max(num_experts, 1))
 
 
 def skewed_share(num_experts: int, top_k: int) -> Floats:
     """As uneven as models often are, over experts in no order."""
     weights = np.random.default_rng(_SEED).permutation(np.arange(1.0, num_experts + 1)) ** -_TYPICAL
-    return np.minimum(weights * (top_k / weights.sum()), 1.0)
+    share: Floats = np.minimum(weights * (top_k / weights.sum()), 1.0)
+    return share
 
 
 def share_of(trace: RoutingTrace, layer: int, phases: tuple[Phase, ...]) -> Floats:
@@ -66,7 +67,8 @@ def share_of(trace: RoutingTrace, layer: int, phases: tuple[Phase, ...]) -> Floa
         counts, tokens = trace.phases[phase].counts[layer], float(trace.phases[phase].tokens[layer])
         if tokens > 0 and counts.sum() > 0:
             counted = counts * (trace.top_k * tokens / counts.sum())
-            return np.minimum((counted + PRIOR_TOKENS * neutral) / (tokens + PRIOR_TOKENS), 1.0)
+            share: Floats = np.minimum((counted + PRIOR_TOKENS * neutral) / (tokens + PRIOR_TOKENS), 1.0)
+            return share
     return neutral
 
 
@@ -151,7 +153,7 @@ class Steps:
     def _draw(self, tokens: int) -> NDArray[np.int64]:
         total = len(self._trace.sample)
         if tokens == 1:
-            return np.arange(total)[:, None]
+            return np.arange(0, total, -(-total // _STEPS))[:, None]
         random = np.random.default_rng([_SEED, tokens])
         lengths = np.diff(np.append(self._trace.starts, total))
         with np.errstate(divide="ignore"):
