@@ -11,6 +11,7 @@ from ..cpu_kernels.kv_layout import part_bytes
 from ..cpu_kernels.layout import KV_BLOCK
 from ..cpu_kernels.seating import Seating
 from ..experts.kv_store import KvStore
+from ..experts.measured import MeasuredProducts
 from ..experts.pack import PackedMatrix, PackedWeights
 from ..experts.random_decoder import first_layers, random_decoder, small_spec, wide_spec
 from ..experts.spec import ModelSpec
@@ -23,8 +24,8 @@ from .step import Chunk, StepPlan
 CONTEXT = 16384  # positions of a long context: its keys and values come from memory
 PROMPT, PART, PART_START = 512, 128, 4096  # tokens of a prompt; of a part of one, at the beginning and later
 SHORT = KV_BLOCK  # positions of a short context
-_CHILLS = 1 << 23  # bytes that are written so that a step begins with cold caches
-_REPEATS = 5
+_OTHERS = (2048, 2048)  # products that leave nothing of a decoder in caches
+_TOKENS, _COLD = 7, 10  # tokens measured after each context, and with cold caches
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,45 +76,47 @@ class DecoderMeter:
             wide=shape_of(wide, many, kv_kinds[0]),
             kv={kv: shape_of(two, many, kv) for kv in kv_kinds},
         )
-        self._chill = np.zeros(_CHILLS, np.uint8)
+        self._others = MeasuredProducts(kind, *_OTHERS, 1, seating, far=True)
+        self._others.set_tokens(1)
         self._token = 0
 
     def times(self) -> DecoderTimes:
         """One round."""
         random = np.random.default_rng(0)
         prompt = random.integers(0, self._wide.vocab_size, PROMPT).tolist()
-        one, layers = self._cold(self._one), self._cold(self._layers)
+        one, layers = self._cold_us(self._one), self._cold_us(self._layers)
         return DecoderTimes(
             one_layer=one,
             layers=layers,
-            prompt=seconds(lambda: self._wide.execute(_plan(prompt, 0)), 2) * 1e6,
+            prompt=min(seconds(lambda: self._wide.execute(_plan(prompt, 0)), 2)) * 1e6,
             kv={kv: self._kv_times(runner, prompt) for kv, runner in self._kv.items()},
         )
 
     def _kv_times(self, runner: DecoderRunner, prompt: list[int]) -> KvTimes:
         # a token is measured in turn after both contexts, since only the difference counts
-        us: dict[int, list[float]] = {SHORT: [], CONTEXT: []}
-        for _ in range(_REPEATS):
-            for start, times in us.items():
-                times.append(seconds(lambda start=start: runner.execute(_plan([self._next()], start)), 1) * 1e6)  # type: ignore[misc]
+        tokens = [(self._token_us(runner, SHORT), self._token_us(runner, CONTEXT)) for _ in range(_TOKENS)]
+        short, long = np.median(tokens, axis=0)
         part = prompt[:PART]
         return KvTimes(
-            short=float(np.median(us[SHORT])),
-            long=float(np.median(us[CONTEXT])),
-            first=seconds(lambda: runner.execute(_plan(part, 0)), 1) * 1e6,
-            later=seconds(lambda: runner.execute(_plan(part, PART_START)), 1) * 1e6,
+            short=float(short),
+            long=float(long),
+            first=min(seconds(lambda: runner.execute(_plan(part, 0)), 2)) * 1e6,
+            later=min(seconds(lambda: runner.execute(_plan(part, PART_START)), 2)) * 1e6,
         )
 
-    def _cold(self, runner: DecoderRunner) -> float:
-        """Microseconds of a token where caches hold other things, as they do when weights came by."""
+    def _cold_us(self, runner: DecoderRunner) -> float:
+        """Of a token where caches hold other things, as they do when weights came by: the fastest was not disturbed."""
         times = []
-        for _ in range(20):
-            self._chill += 1
-            plan = _plan([self._next()], SHORT)
-            started = time.perf_counter()
-            runner.execute(plan)
-            times.append(time.perf_counter() - started)
-        return float(np.median(times)) * 1e6
+        for _ in range(_COLD):
+            runner.team.run(self._others.program, self._others.counts)
+            times.append(self._token_us(runner, SHORT))
+        return min(times)
+
+    def _token_us(self, runner: DecoderRunner, start: int) -> float:
+        plan = _plan([self._next()], start)
+        started = time.perf_counter()
+        runner.execute(plan)
+        return (time.perf_counter() - started) * 1e6
 
     def _next(self) -> int:
         """A token that chooses other experts than the last."""

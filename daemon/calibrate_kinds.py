@@ -19,17 +19,18 @@ _NEAR_COLUMNS = 1024
 _NEAR_BYTES = 384 << 10  # of a layer for each thread: they stay in second-level caches, and outlast the ops around them
 _COUNTS = (1, 2, 4, 8, 16, 32)  # of experts touched
 _REPEATS = 3
+_CALM = 10  # runs of what lies in cache: the fastest one was not disturbed
 
 
-def seconds(work: Callable[[], object], repeats: int = _REPEATS) -> float:
-    """The median of some runs, after one that warms up."""
+def seconds(work: Callable[[], object], repeats: int = _REPEATS) -> list[float]:
+    """Of some runs, after one that warms up."""
     work()
     times = []
     for _ in range(repeats):
         started = time.perf_counter()
         work()
         times.append(time.perf_counter() - started)
-    return float(np.median(times))
+    return times
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class KindMeter:
         us = {}
         for count in _COUNTS:
             experts.route(0, count, 1)
-            us[count] = self._seconds(experts, 10) * 1e6 / experts.layers
+            us[count] = self._calm_seconds(experts) * 1e6 / experts.layers
         return ExpertTimes(experts.expert_bytes / 1024 * self._near(kind, (1,))[1], us)
 
     def products(self, kind: str, layer_us: float) -> ProductTimes:
@@ -72,7 +73,7 @@ class KindMeter:
             experts.route(next(turn) * TOUCHED, TOUCHED, tokens)
             self.team.run(experts.program, experts.counts)
 
-        return seconds(work, max(_REPEATS, experts.experts // TOUCHED))
+        return float(np.median(seconds(work, max(_REPEATS, experts.experts // TOUCHED))))
 
     def _near(self, kind: str, blocks: tuple[int, ...]) -> dict[int, float]:
         """Nanoseconds for a KiB by the number of tokens, from the threads' own caches."""
@@ -82,8 +83,8 @@ class KindMeter:
         ns = {}
         for tokens in blocks:
             products.set_tokens(tokens)
-            ns[tokens] = self._seconds(products, _REPEATS) * 1e9 / (products.nbytes / 1024)
+            ns[tokens] = self._calm_seconds(products) * 1e9 / (products.nbytes / 1024)
         return ns
 
-    def _seconds(self, measured: Measured, repeats: int) -> float:
-        return seconds(lambda: self.team.run(measured.program, measured.counts), repeats)
+    def _calm_seconds(self, measured: Measured) -> float:
+        return min(seconds(lambda: self.team.run(measured.program, measured.counts), _CALM))

@@ -14,6 +14,7 @@ from .calibrate_decoders import CONTEXT, PART, PART_START, PROMPT, SHORT, Decode
 
 ROUTING_OPS = 2  # of the call of a MoE layer: the router's product and the choice
 _NOTHING = Estimate(0.0)
+_TURNS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +84,18 @@ def _solve(machine: Machine, measured: Round, shapes: DecoderShapes) -> CpuProfi
         ram_bytes=machine.ram_bytes,
         free_bytes=machine.free_bytes,
     )
-    op_us, step_us = _ops(profile, measured.decoders, shapes)
-    profile = replace(
-        profile,
-        op_us=Estimate(op_us),
-        step_us=Estimate(step_us),
-        call_us=Estimate(call_us + ROUTING_OPS * op_us),
-    )
-    return replace(profile, token_ns_per_value=Estimate(_token_ns(profile, measured.decoders, shapes)))
+    for _ in range(_TURNS):  # a token's values are a little of a small decoder's time, and ops of a prompt's
+        without = replace(profile, op_us=_NOTHING, step_us=_NOTHING, call_us=Estimate(call_us))
+        op_us, step_us = _ops(without, measured.decoders, shapes)
+        profile = replace(
+            profile,
+            op_us=Estimate(op_us),
+            step_us=Estimate(step_us),
+            call_us=Estimate(call_us + ROUTING_OPS * op_us),
+        )
+        token_ns = _token_ns(profile, measured.decoders, shapes)
+        profile = replace(profile, token_ns_per_value=Estimate(token_ns))
+    return profile
 
 
 def _kv_gb_s(times: KvTimes, shape: ModelShape) -> float:
@@ -108,7 +113,7 @@ def _attention_gops(times: KvTimes, shape: ModelShape) -> float:
 
 
 def _ops(profile: CpuProfile, measured: DecoderTimes, shapes: DecoderShapes) -> tuple[float, float]:
-    """Microseconds of an op, and of a step, by decoders with one layer and with more."""
+    """Microseconds of an op, and of a step, by decoders with one layer and with more; the profile is without them."""
     traffic = Traffic(streams=1, context=SHORT)
     times = np.array([measured.one_layer, measured.layers])
     known = np.array(
@@ -125,6 +130,7 @@ def _ops(profile: CpuProfile, measured: DecoderTimes, shapes: DecoderShapes) -> 
 
 def _token_ns(profile: CpuProfile, measured: DecoderTimes, shapes: DecoderShapes) -> float:
     """Nanoseconds by what is left of a prompt's time."""
+    profile = replace(profile, token_ns_per_value=_NOTHING)
     shape, traffic = shapes.wide, Traffic(prompt=PROMPT, chunk=PROMPT)
     known = CostModel(shape, _alone(profile)).prefill(Placement.on_cpu(shape), traffic).step_ms * 1e6
     return max(measured.prompt * 1e3 - known, 0.0) / (PROMPT * shape.hidden_size * len(shape.layers))

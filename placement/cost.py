@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .decode_cost import DecodeCost
-from .device_cost import SOURCES, Slower
+from .device_cost import OF_ACCELERATORS, OF_CPU, Slower
 from .hardware import HardwareProfile
 from .interval import interval, together
 from .machine import Machine
@@ -87,10 +87,8 @@ class CostModel:
     def _timed(self, timing: Timing) -> tuple[Times, float]:
         """The times, and the relative error of their sum by the estimates and, without a trace, by unknown skew."""
         times = timing(self._machine, self._routing)
-        others = [
-            timing(Machine(self.hardware, self.shape, Slower(source)), self._routing)
-            for source in (SOURCES if self.hardware.accelerators else SOURCES[:4])
-        ]
+        sources = OF_CPU + (OF_ACCELERATORS if self.hardware.accelerators else ())
+        others = [timing(Machine(self.hardware, self.shape, Slower(source)), self._routing) for source in sources]
         if self.trace is None:
             others.append(timing(self._machine, Routing(self.shape, None, skewed=True)))
         return times, together(*(other.total_ms / times.total_ms - 1 for other in others))

@@ -12,7 +12,8 @@ from .shape import LayerShape, ModelShape, Product
 
 Floats = NDArray[np.float64]
 Source = Literal["memory", "compute", "overlap", "fixed", "accelerator", "link"]
-SOURCES: tuple[Source, ...] = ("memory", "compute", "overlap", "fixed", "accelerator", "link")
+OF_CPU: tuple[Source, ...] = ("memory", "compute", "overlap", "fixed")
+OF_ACCELERATORS: tuple[Source, ...] = ("accelerator", "link")
 T = TypeVar("T")
 VALUE_BYTES = 4  # of an activation on its way from device to device
 

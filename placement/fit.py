@@ -12,7 +12,7 @@ from .hardware import BLOCKS, Estimate, ProductCost
 Floats = NDArray[np.float64]
 
 _OVERLAPS = np.linspace(0.0, 1.0, 101)
-_READS = np.linspace(0.4, 1.1, 281)  # of the time of one token from memory
+_READS = np.linspace(0.1, 1.1, 401)  # of the time of one token from memory
 
 
 def estimate(samples: Sequence[float]) -> Estimate:

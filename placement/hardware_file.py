@@ -109,7 +109,8 @@ def _read(kind: Any, value: Any, place: _Place) -> Any:
     if is_dataclass(kind):
         return _record(kind, value, place)
     if get_origin(kind) is dict:
-        return _table(*get_args(kind), value, place)
+        key_kind, item_kind = get_args(kind)
+        return _table(key_kind, item_kind, value, place)
     if get_origin(kind) is tuple:
         return _list(get_args(kind)[0], value, place)
     number = kind in (int, float)

@@ -49,7 +49,8 @@ class Moments(NamedTuple):
 def split(means: Floats, covariances: Floats, called: Floats) -> tuple[Moments, Moments]:
     """The times where the first device has nothing to do, and where it has.
 
-    called: float64 [points], how often it has. Its time is 0 then, which no normal distribution knows. The others' times follow it by regression.
+    called: float64 [points], how often it has. Else its time is 0, which no normal distribution knows. The others'
+    times follow it by regression.
     """
     some = np.maximum(called, _NEVER)
     first, variance = means[0], covariances[0, 0]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .calibrate_tables import profile_tables
+from .calibrate_tables import names_table, profile_tables
 from .output import ExitCode, fail, out, refusals
 from .progress import progress_bars
 
@@ -61,12 +61,11 @@ def _list(as_json: bool) -> None:
 
     from ...placement.hardware_catalogue import nominal_names, nominal_profile
 
-    sources = {name: nominal_profile(name).source for name in nominal_names()}
+    profiles = [nominal_profile(name) for name in nominal_names()]
     if as_json:
-        out.out(json.dumps(sources), highlight=False)
-        return
-    for name, source in sources.items():
-        out.print(f"{name}\n  {source}", highlight=False, markup=False)
+        out.out(json.dumps({profile.name: profile.source for profile in profiles}), highlight=False)
+    else:
+        out.print(names_table(profiles), highlight=False)
 
 
 def _named(name: str) -> "HardwareProfile":

@@ -1,6 +1,6 @@
 """The tables of a hardware profile."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -18,6 +18,20 @@ def profile_tables(profile: "HardwareProfile") -> Iterator[Table]:
     yield _products(profile)
     for card in profile.accelerators:
         yield _card(card)
+
+
+def names_table(profiles: Sequence["HardwareProfile"]) -> Table:
+    """One row each."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("name", no_wrap=True)
+    table.add_column("CPU")
+    for heading in ("RAM, GiB", "reads, GB/s", "cards"):
+        table.add_column(heading, justify="left" if heading == "cards" else "right")
+    for profile in profiles:
+        cards = ", ".join(card.name for card in profile.accelerators)
+        rate, ram = max(each.value for each in profile.cpu.read_gb_s.values()), profile.cpu.ram_bytes / _GIB
+        table.add_row(profile.name, profile.cpu.name, f"{ram:.0f}", f"{rate:.0f}", cards)
+    return table
 
 
 def _machine(profile: "HardwareProfile") -> Table:
@@ -52,9 +66,9 @@ def _terms(profile: "HardwareProfile") -> Table:
 
 
 def _products(profile: "HardwareProfile") -> Table:
-    table = Table("kind", box=None, pad_edge=False)
-    headings = ("from memory, GB/s", *(f"in cache, ns a KiB, {n}" for n in (1, 2, 4)), "8 tokens", "overlap")
-    for heading in headings:
+    caption = "weights from memory, GB/s; in cache, ns a KiB with 1, 2, 4 and 8 tokens; how far both overlap"
+    table = Table("kind", box=None, pad_edge=False, caption=caption, caption_justify="left")
+    for heading in ("GB/s", "1", "2", "4", "8", "overlap"):
         table.add_column(heading, justify="right")
     for kind, cost in profile.cpu.products.items():
         table.add_row(kind, *map(shown, (cost.read_gb_s, *cost.block_ns_per_kib, cost.overlap)))

@@ -161,6 +161,31 @@ def test_a_trace_with_experts_that_go_together_finishes_tokens_on_the_card() -> 
     assert half == pytest.approx(0.5 * (0.01 + 0.06944), rel=0.01)
 
 
+@pytest.mark.parametrize("on_card", [3, 8, 13])
+def test_a_layer_takes_what_steps_of_the_trace_take_one_by_one(on_card: int) -> None:
+    """The CPU and a card that is as slow share 16 experts, of which three streams choose four each."""
+    random = np.random.default_rng(2)
+    liking = 0.8 * np.log(np.arange(1, 17)) - random.gumbel(size=(1000, 16))
+    chosen = liking.argsort(axis=1)[:, :4]
+    trace = trace_of(chosen[:, None].tolist(), 16, list(range(0, 1000, 10)))
+    card = accelerator(read_gb_s=0.9, tflops=1e9, launch_us=0, hop_us=0, to_gb_s=1e9, from_gb_s=1e9)
+    cost = CostModel(model(num_experts=16, top_k=4), machine(card, call_us=30), trace)
+    order = np.argsort(-cost.share(0), kind="stable")
+    there = np.isin(np.arange(16), order[:on_card])
+    kib_us, times = np.array([0, 0.2, 0.3, 0.5]), []
+    for _ in range(1000):
+        counts = np.bincount(chosen[random.integers(0, 1000, 3)].ravel(), minlength=16)
+        here, touched = counts[~there & (counts > 0)], np.count_nonzero(there & (counts > 0))
+        of_cpu = np.sum(1 + 30.72 + 0.5 * 30 * kib_us[here]) + 30 * (len(here) > 0)
+        times.append(max(of_cpu, touched * 30.72 / 0.9) / 1e3)
+    resident = np.where(there, 0, CPU).astype(np.int8)
+    found = cost.decode(placed(cost.shape, CPU, resident.tolist()), Traffic(streams=3)).parts_ms
+    experts = cost.layer_ms(0, CPU, resident, Traffic(streams=3)) - sum(
+        found[part] for part in ("attention", "dense", "norms and sums")
+    )
+    assert experts - 6 * 0.002 == pytest.approx(np.mean(times), rel=0.03)
+
+
 def test_two_cards_and_the_cpu_work_at_once() -> None:
     cards = (accelerator(read_gb_s=1, tflops=1e9), accelerator(read_gb_s=1, tflops=1e9))
     cost = CostModel(model(num_experts=12, top_k=6), machine(*cards))
