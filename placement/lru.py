@@ -52,7 +52,7 @@ def _depths(refs: NDArray[np.integer], size: int) -> NDArray[np.int64]:
     depth_of = np.empty(runs * stacks * size, np.int64)
     keep = np.ones(runs * stacks * size, np.bool_)
     levels = np.broadcast_to(np.arange(size), slots.shape)
-    depths = np.empty_like(steps)
+    depths = np.empty(steps.shape, np.int64)
     for step in range(RUN):
         wanted = steps[:, step]
         depth_of[slots] = levels

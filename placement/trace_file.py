@@ -17,9 +17,10 @@ import zipfile
 import zlib
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .files import locked, replacing
 from .trace import PHASES, SAMPLE_TOKENS, RoutingTrace, TraceError, appended
@@ -103,7 +104,7 @@ def _write(path: Path, trace: RoutingTrace) -> None:
         "sample_tokens": len(trace.sample),
         "sequences": len(trace.starts),
     }
-    arrays = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
+    arrays: dict[str, NDArray[Any]] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
     arrays |= {f"{phase}_{name}": getattr(trace.phases[phase], name) for phase, name in array_names()}
     arrays |= {"sample": trace.sample, "starts": trace.starts}
     with replacing(path) as file, _archive(file) as archive:

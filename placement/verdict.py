@@ -36,20 +36,23 @@ def verdict_of(skew: Skew) -> Verdict:
     shuffles show by luck, and enough to be worth the memory."""
     at = skew.at(FRACTION)
     saved = (at.held_out - at.uniform) / (1 - at.uniform)
-    helps = saved >= WORTH and at.held_out > at.shuffled + SURE * at.shuffled_spread
+    beyond_luck = at.held_out > at.shuffled + SURE * at.shuffled_spread
     numbers = (
         f"the hottest {_percent(at.fraction)} of the experts take {_percent(at.held_out)} of the choices of traffic "
         f"they were not learned from, where chance would give {_percent(at.uniform)}"
     )
-    if helps:
-        text = f"pinning will help this model: {numbers}."
+    if saved >= WORTH and beyond_luck:
+        helps, sentences = True, [f"pinning will help this model: {numbers}."]
     else:
-        text = (
-            f"pinning will not help this model: {numbers}; give the memory to the KV cache or to whole layers. In the "
-            f"traffic they were learned from they take {_percent(at.same)}, and by luck alone it would be "
-            f"{_percent(at.luck)}."
-        )
-    return Verdict(pinning="helps" if helps else "does not help", text=" ".join([text, _cache(skew), *_doubts(skew)]))
+        helps = False
+        sentences = [
+            f"pinning will {'hardly' if beyond_luck else 'not'} help this model: {numbers}; give the memory to the KV "
+            "cache or to whole layers.",
+            f"In the traffic they were learned from they take {_percent(at.same)}, and by luck alone it would be "
+            f"{_percent(at.luck)}.",
+        ]
+    text = " ".join([*sentences, _cache(skew), *_doubts(skew)])
+    return Verdict(pinning="helps" if helps else "does not help", text=text)
 
 
 def _cache(skew: Skew) -> str:

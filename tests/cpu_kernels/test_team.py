@@ -31,7 +31,7 @@ class Chain:
                 "linear",
                 x=source.ctypes.data, x_stride=source.strides[0], w=self.matrix.tiles.ctypes.data, chunk=1,
                 out=target.ctypes.data, out_stride=target.strides[0], bias=self._nothing.ctypes.data, add=0,
-                low=-10.0, high=10.0, count_slot=N_TOKENS, scratch=self._scratch.ctypes.data,
+                low=-10.0, high=10.0, count_slot=N_TOKENS, rows=0, scratch=self._scratch.ctypes.data,
                 **self.matrix.fields,
             )  # fmt: skip
             program.meet()
