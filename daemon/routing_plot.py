@@ -26,8 +26,8 @@ def draw_routing(path: Path, trace: RoutingTrace, skew: Skew | None, verdict: Ve
     from matplotlib.figure import Figure  # without pyplot there is no window, and no state of the process
 
     figure = Figure(figsize=(14, 9), layout="constrained")
-    top, below = figure.subfigures(2, 1, height_ratios=(1, 8)).flat
-    left, right = below.subfigures(1, 2, width_ratios=(3, 2)).flat
+    top, below = figure.subfigures(2, 1, squeeze=False, height_ratios=(1, 8)).flat
+    left, right = below.subfigures(1, 2, squeeze=False, width_ratios=(3, 2)).flat
     _draw_map(left, trace, phase)
     upper, lower = right.subplots(2, 1)
     _draw_coverage(upper, skew)
