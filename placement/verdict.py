@@ -7,7 +7,8 @@ from .skew import Skew, measure_skew, tokens_needed
 from .trace import RoutingTrace
 
 FRACTION = 0.2  # of the experts, that is judged by
-WORTH = 0.1  # of the misses of a set taken by chance, that the hottest must save
+# Of the misses of a set taken by chance, what the hottest must save; of the choices, what a cache must have more.
+WORTH = 0.1
 SURE = 3.0  # standard deviations of the shuffles
 
 
@@ -58,10 +59,15 @@ def verdict_of(skew: Skew) -> Verdict:
 def _cache(skew: Skew) -> str:
     at = skew.at(FRACTION)
     hit, without_order = (float(rates[:, at.per_layer].mean()) for rates in (skew.lru_by_layer, skew.lru_shuffled))
-    return (
-        f"A cache of as many experts that keeps the most recently used would have {_percent(hit)} of the choices, and "
-        f"{_percent(without_order)} if tokens came in random order."
+    pinned = float(at.by_layer.mean())
+    text = (
+        f"With room for {at.per_layer} of {skew.lru_by_layer.shape[1] - 1} experts in each layer, a cache of the most "
+        f"recently used has {_percent(hit)} of the choices ({_percent(without_order)} if tokens came in random order), "
+        f"pinned ones {_percent(pinned)}."
     )
+    if hit - pinned < WORTH:
+        return text
+    return text + " Recency says more than popularity here: a cache that follows the traffic makes more of memory."
 
 
 def _doubts(skew: Skew) -> list[str]:

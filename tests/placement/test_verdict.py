@@ -25,8 +25,9 @@ def test_skewed_traffic_is_worth_pinning() -> None:
     hottest = f"{100 * skew.at(0.2).held_out:.0f} %"
     assert verdict.text.startswith(
         f"pinning will help this model: the hottest 20 % of the experts take {hottest} of the choices of traffic they "
-        "were not learned from, where chance would give 20 %. A cache of as many experts"
+        "were not learned from, where chance would give 20 %. With room for 6 of 32 experts in each layer, a cache"
     )
+    assert "Recency" not in verdict.text
 
 
 @pytest.mark.parametrize("sequences", [1, 2, 12])
@@ -45,10 +46,11 @@ def test_likings_that_change_with_each_sequence_are_not_worth_pinning() -> None:
     assert skew is not None
     assert verdict.pinning == "does not help"
     assert skew.at(0.2).same > 0.3
+    pinned, kept = 100 * skew.at(0.2).by_layer.mean(), 100 * hit(skew.lru_by_layer)
     assert (
-        f"A cache of as many experts that keeps the most recently used would have {100 * hit(skew.lru_by_layer):.0f} %"
-        in (verdict.text)
+        f"most recently used has {kept:.0f} % of the choices ({100 * hit(skew.lru_shuffled):.0f} % if" in verdict.text
     )
+    assert f"pinned ones {pinned:.0f} %. Recency says more than popularity here" in verdict.text
 
 
 def hit(rates: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
