@@ -48,10 +48,9 @@ class Choices:
         """Of the tokens that were decoded: [MoE layers, tokens, top_k] each."""
         if not self.narrowed:
             return self.ids[:, rows.decode], self.weights[:, rows.decode]
-        ids, weights = (
-            np.concatenate((kept[:-1, rows.decode], kept[-1:, rows.decode_logits])) for kept in (self.ids, self.weights)
-        )
-        return ids, weights
+        last = rows.decode_logits
+        ids = np.concatenate((self.ids[:-1, rows.decode], self.ids[-1:, last]))
+        return ids, np.concatenate((self.weights[:-1, rows.decode], self.weights[-1:, last]))
 
     def prefill(self, rows: StepRows) -> tuple[list[Ids], list[Weights]]:
         """Of the tokens of prompts: per MoE layer [tokens, top_k] each, fewer of them where the layer is narrowed."""

@@ -26,15 +26,15 @@ def draw_routing(path: Path, trace: RoutingTrace, skew: Skew | None, verdict: Ve
     from matplotlib.figure import Figure  # without pyplot there is no window, and no state of the process
 
     figure = Figure(figsize=(14, 9), layout="constrained")
-    top, below = figure.subfigures(2, 1, height_ratios=(1, 8))
-    left, right = below.subfigures(1, 2, width_ratios=(3, 2))
+    top, below = figure.subfigures(2, 1, squeeze=False, height_ratios=(1.2, 8)).flat
+    left, right = below.subfigures(1, 2, squeeze=False, width_ratios=(3, 2)).flat
     _draw_map(left, trace, phase)
     upper, lower = right.subplots(2, 1)
     _draw_coverage(upper, skew)
     _draw_caches(lower, skew)
     headline, _, numbers = verdict.text.replace(" %", "\u00a0%").partition(": ")
-    top.text(0.01, 0.7, headline[:1].upper() + headline[1:], fontsize=17, fontweight="bold")
-    top.text(0.01, 0.55, textwrap.fill(numbers[:1].upper() + numbers[1:], 170), fontsize=10.5, va="top")
+    top.text(0.01, 0.75, headline[:1].upper() + headline[1:], fontsize=17, fontweight="bold")
+    top.text(0.01, 0.64, textwrap.fill(numbers[:1].upper() + numbers[1:], 180), fontsize=10.5, va="top")
     figure.savefig(path, dpi=_DPI, format="png")
 
 
@@ -84,6 +84,9 @@ def _draw_caches(axes: "Axes", skew: Skew | None) -> None:
         low, high = rates.min(axis=0), rates.max(axis=0)
         axes.fill_between(slots, low, high, color=_STRONG, alpha=0.15, label="worst to best layer")
         axes.plot(slots, rates.mean(axis=0), color=_STRONG, linewidth=3, label="mean of the layers")
+        kept = [100 * row.per_layer / (rates.shape[1] - 1) for row in skew.coverage]
+        pinned = [100 * float(row.by_layer.mean()) for row in skew.coverage]
+        axes.plot(kept, pinned, color=_OTHER, label="pinned instead, other traffic", marker="o", markersize=4)
         axes.plot(slots, 100 * skew.lru_shuffled.mean(axis=0), "--", color=_NULL, label="tokens in random order")
         axes.plot(slots, slots, ":", color=_NULL, label="if all experts were alike")
     _finish(axes, skew)

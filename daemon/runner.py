@@ -78,10 +78,8 @@ class DecoderRunner:
         tokens = int(self._inputs.counts[N_TOKENS])
         if tokens not in self._choices:  # kept, since each look at an array costs
             routes = self._ops.buffers.branches["experts"].routes
-            ids, weights = (
-                rows[:, : tokens * routes.top_k].reshape(len(rows), tokens, routes.top_k)
-                for rows in (routes.ids, routes.weights)
-            )
+            shape, pairs = (len(routes.ids), tokens, routes.top_k), tokens * routes.top_k
+            ids, weights = routes.ids[:, :pairs].reshape(shape), routes.weights[:, :pairs].reshape(shape)
             self._choices[tokens] = Choices(ids, weights, self._spec.moe_layers[-1])
         return self._choices[tokens]
 

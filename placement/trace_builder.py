@@ -41,6 +41,8 @@ class TraceBuilder:
         expected = (len(self._first), len(sequences), self._total.top_k)
         if ids.shape != expected or weights.shape != expected:
             raise TraceError(f"choices have the shape {ids.shape}, weights {weights.shape}, instead of {expected}")
+        if sizes and sum(sizes) != len(sequences):
+            raise TraceError(f"steps of {sum(sizes)} tokens in all cannot be those of {len(sequences)} tokens")
         self._check_ids(ids)
         flat = ids.astype(np.int64)
         flat += self._first[:, None, None]

@@ -49,7 +49,7 @@ def heat_map(trace: "RoutingTrace", phase: Phase, console: Console) -> Text:
 def _title(trace: "RoutingTrace", phase: Phase, columns: int) -> str:
     tokens = trace.phases[phase].tokens.max(initial=0.0)
     each = -(-trace.num_experts // columns)
-    squeeze = f", each column the hottest of {each}" if each > 1 else ""
+    squeeze = f"\neach column the hottest of {each} experts" if each > 1 else ""
     what = {"decode": "decoded tokens", "prefill": "tokens of prompts"}[phase]
     return (
         f"{tokens:,.0f} {what}, {trace.top_k} of {trace.num_experts} experts in each of {len(trace.layers)} layers\n"

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 _MOST_TOKENS = 1 << 16
 
-profile = typer.Typer(cls=DefaultCommand, context_settings={"help_option_names": ["-h", "--help"]})
+_HELP = "Run prompts through a model and record which experts their tokens go to, or show it."
+
+profile = typer.Typer(help=_HELP, cls=DefaultCommand, context_settings={"help_option_names": ["-h", "--help"]})
 
 
 @profile.command()
@@ -63,6 +65,7 @@ def record(
     Example: isotherm profile show model.gguf --png routing.png
     """
     from ..assembly import demo_model
+    from ..errors import EngineError
     from ..prompts import read_prompts
     from ..routing_profile import STREAMS, run_profile
 
@@ -77,7 +80,10 @@ def record(
                 max_running=STREAMS,
                 pack_cache=not no_pack_cache,
             )
-            result = run_profile(config, chosen, tokens, report)
+            try:
+                result = run_profile(config, chosen, tokens, report)
+            except EngineError as error:
+                fail(str(error), ExitCode.ENGINE)
     _keep(result, to)
 
 

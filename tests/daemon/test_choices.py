@@ -10,7 +10,7 @@ from isotherm.daemon.runner import DecoderRunner
 from isotherm.daemon.step import Chunk, StepPlan
 from isotherm.experts.model import Model, open_model
 from support.engines import engine, feed, lane
-from support.routing import choices_by_definition
+from support.recorded import choices_by_definition
 from support.tiny import VOCAB_SIZE, write_hf
 
 TOKENS = [int(token) for token in np.random.default_rng(3).integers(0, VOCAB_SIZE, 40)]

@@ -5,10 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from isotherm.daemon import assembly as assembly_module
+from isotherm.daemon import runner as runner_module
 from isotherm.daemon.cli.output import ExitCode
 from isotherm.daemon.paths import routing_file
+from isotherm.daemon.runner import DecoderRunner
+from isotherm.daemon.step import StepPlan
 from isotherm.experts.model import open_model
 from isotherm.placement.trace_file import load_trace, save_trace
+from numpy.typing import NDArray
 from support.cli import run
 from support.tiny import write_gguf
 from support.traces import FINGERPRINT, decoded
@@ -158,3 +163,17 @@ def test_a_picture_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     result = run("profile", "show", tmp_path / "t.npz", "--png", tmp_path / "nowhere" / "t.png")
     assert result.exit_code == ExitCode.USAGE
     assert "lies in no folder that exists" in result.stderr
+
+
+def test_a_model_that_gives_no_numbers_ends_with_the_engine_s_code(
+    model: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(DecoderRunner):
+        def execute(self, plan: StepPlan) -> NDArray[np.float32]:
+            return super().execute(plan) * np.float32(np.nan)
+
+    monkeypatch.setattr(runner_module, "DecoderRunner", Broken)
+    monkeypatch.setattr(assembly_module, "check_ops", lambda *arguments: 0)
+    result = run("profile", model, "--prompts", prompts, *RUN)
+    assert result.exit_code == ExitCode.ENGINE
+    assert "NaN or infinite logit" in result.stderr

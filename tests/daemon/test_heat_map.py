@@ -54,8 +54,7 @@ def test_more_experts_than_columns_are_squeezed_and_it_is_said() -> None:
     counts = np.ones((2, 128))
     counts[0, 77] = 1000
     lines = drawn(trace_of(counts.tolist()), width=40).splitlines()
-    assert max(len(line) for line in lines[:4]) <= 60
-    assert "each column the hottest of 4" in " ".join(lines[:3])
+    assert "each column the hottest of 4 experts" in lines
     (row,) = [line for line in lines if line.startswith("3  ")]
     assert len(row) == 3 + 32 and row[3 + 77 // 4] == "█"
 

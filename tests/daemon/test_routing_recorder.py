@@ -12,7 +12,7 @@ from isotherm.experts.model import Model, open_model
 from support.engine_runs import make_engine, messages_of, request, running, tokens_of
 from support.engines import engine, greedy, lane
 from support.fake_runner import FakeRunner
-from support.routing import Recorded, choices_by_definition, counts_by_definition
+from support.recorded import Recorded, choices_by_definition, counts_by_definition
 from support.serving import Bench, make_submit
 from support.tiny import VOCAB_SIZE, write_hf
 

@@ -72,6 +72,15 @@ def test_signal_lets_the_open_request_finish_and_exits_with_0(tmp_path: Path, mo
     assert answer.json()["usage"]["completion_tokens"] == 1500
 
 
+def test_the_routing_of_its_traffic_outlives_a_daemon(tmp_path: Path, model: Path) -> None:
+    with running(tmp_path, model) as daemon:
+        assert ask(daemon, max_tokens=300).status_code == 200
+        assert daemon.stop(signal.SIGTERM) == 0
+    shown = json.loads(command(tmp_path, "profile", "show", model, "--json").stdout)
+    assert shown["phases"]["decode"]["tokens"] == [299, 299]
+    assert shown["skew"]["tokens"] == 299
+
+
 def test_second_signal_cuts_the_open_request_off(tmp_path: Path, model: Path) -> None:
     with running(tmp_path, model) as daemon:
         thread, answers = ask_beside(daemon, max_tokens=4000)
