@@ -25,7 +25,8 @@ class Config:
     model: a .gguf file or a safetensors folder; None is the embedded demo model. threads: None is one per physical
     core. affinity: what they are bound to, see `Seating`. context: tokens of prompt and answer together; None is the
     model's own, at most `max_default_context`. kv_gib: memory of the KV cache; None is decided by `memory.plan_blocks`.
-    pack_cache: whether packed weights are kept on the disk for the next start. The rest has no flag:
+    pack_cache: whether packed weights are kept on the disk for the next start. plan: a file of `isotherm plan`, which
+    says context, KV cache and where weights lie. The rest has no flag:
     max_step_tokens bounds a step of the model, step_target_s is how long one with running streams should take,
     max_queued_tokens bounds the prompts that wait, drain_s is what open requests get when the daemon is told to stop.
     """
@@ -41,6 +42,7 @@ class Config:
     max_queued: int = 256
     kv_cache: KvCache = "int16"
     pack_cache: bool = True
+    plan: Path | None = None
     api_key_file: Path | None = None
     log_level: LogLevel = "info"
     max_default_context: int = 32768

@@ -21,7 +21,7 @@ class LayerShape:
     """dense: what every token is multiplied by: q, k, v, o, and a router, shared expert or feed-forward part.
 
     expert: gate, up and down of one expert, num_experts such; none in a dense layer. kv_bytes: of one position's keys
-    and values. window: how many positions a token sees, None for all.
+    and values. window: how many positions a token sees, None for all. vector_bytes: of norms and biases.
     """
 
     dense: tuple[Product, ...]
@@ -30,10 +30,12 @@ class LayerShape:
     top_k: int = 0
     kv_bytes: int
     window: int | None = None
+    vector_bytes: int = 0
 
     @property
     def dense_bytes(self) -> int:
-        return sum(product.nbytes for product in self.dense)
+        """Of all but the experts."""
+        return sum(product.nbytes for product in self.dense) + self.vector_bytes
 
     @property
     def expert_bytes(self) -> int:
@@ -47,7 +49,11 @@ class LayerShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """fingerprint: of the checkpoint, in hex. kv_kind: numbers of the KV cache; kv_block: positions of one page."""
+    """fingerprint: of the checkpoint, in hex. kv_kind: numbers of the KV cache; kv_block: positions of one page.
+
+    tied: whether the head is the embedding, so that they are there once. vector_bytes: of the final norm. whole: False
+    where only a header or a config.json was there, of which the fingerprint then is.
+    """
 
     name: str
     fingerprint: str
@@ -61,11 +67,15 @@ class ModelShape:
     kv_kind: str
     kv_block: int
     max_context: int
+    tied: bool = False
+    vector_bytes: int = 0
+    whole: bool = True
 
     @property
     def nbytes(self) -> int:
         """Of all packed weights."""
-        return sum(layer.nbytes for layer in self.layers) + self.embed.nbytes + self.head.nbytes
+        ends = self.embed.nbytes + (0 if self.tied else self.head.nbytes) + self.vector_bytes
+        return sum(layer.nbytes for layer in self.layers) + ends
 
     @property
     def kv_bytes(self) -> int:

@@ -9,6 +9,7 @@ from .bench import bench
 from .chat import chat
 from .demo import demo
 from .output import out
+from .plan import plan
 from .serve import serve
 from .status import status
 from .stop import stop
@@ -42,3 +43,4 @@ def _root(
 
 for command in (serve, chat, status, stop, demo, bench):
     app.command()(command)
+app.add_typer(plan, name="plan")

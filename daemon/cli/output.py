@@ -46,3 +46,21 @@ def refusals() -> Iterator[None]:
         fail(str(error), ExitCode.MODEL)
     except MemoryPlanError as error:
         fail(str(error), ExitCode.MEMORY)
+    except ValueError as error:
+        code = _placement_code(error)
+        if code is None:
+            raise
+        fail(str(error), code)
+
+
+def _placement_code(error: ValueError) -> ExitCode | None:
+    """The exit code of an error of placement; None for another."""
+    # Imported only here: it takes long, and help is to come at once.
+    from ...placement.device_cost import UnknownKindError
+    from ...placement.plan import PlanError
+    from ...placement.room import FitError
+    from ...placement.trace import TraceError
+
+    if isinstance(error, FitError):
+        return ExitCode.MEMORY
+    return ExitCode.USAGE if isinstance(error, PlanError | TraceError | UnknownKindError) else None

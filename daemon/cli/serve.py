@@ -72,6 +72,12 @@ MaxQueued = Annotated[int, typer.Option(help="Requests that may wait; the next o
 NoPackCache = Annotated[
     bool, typer.Option("--no-pack-cache", help="Pack the weights in memory at each start, and keep no file of them.")
 ]
+PlanFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan", help="Serve as a plan says that isotherm plan --out wrote.", metavar="FILE", show_default=False
+    ),
+]
 Keys = Annotated[
     Path | None,
     typer.Option(help="Ask for an API key: a file of accepted ones, one a line.", show_default="no key is asked for"),
@@ -92,6 +98,7 @@ def serve(
         str, typer.Option(help="Numbers of the KV cache: int16, int8, f16, bf16, f32.", metavar="KIND")
     ] = _DEFAULT.kv_cache,
     no_pack_cache: NoPackCache = not _DEFAULT.pack_cache,
+    plan: PlanFile = _DEFAULT.plan,
     api_key_file: Keys = _DEFAULT.api_key_file,
     background: Annotated[bool, typer.Option("--background", help="Return as soon as the daemon is ready.")] = False,
     log_level: Level = _DEFAULT.log_level,
@@ -119,6 +126,7 @@ def serve(
             max_queued=max_queued,
             kv_cache=cast(KvCache, kv_cache),  # the config checks it, in better words than the parser's
             pack_cache=not no_pack_cache,
+            plan=plan,
             api_key_file=api_key_file,
             log_level=cast(LogLevel, log_level),
         )

@@ -43,6 +43,11 @@ class RawTensor:
         return replace(self, shape=(*self.shape[:-2], rows, self.shape[-1]), data=data)
 
 
+def blank_tensor(name: str, file: Path, shape: tuple[int, ...], form: str) -> RawTensor:
+    """A tensor of which the data is not there: rows of no bytes."""
+    return RawTensor(name, file, shape, form, np.zeros((*shape[:-1], 0), np.uint8))
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """An opened checkpoint. `metadata` is config.json's content or the GGUF key-values (arrays as lists)."""

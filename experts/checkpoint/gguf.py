@@ -10,7 +10,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from ..errors import CheckpointError
-from .base import Checkpoint, RawTensor
+from .base import Checkpoint, RawTensor, blank_tensor
 from .gguf_header import Header, TensorRecord, read_header
 from .mapping import REMEDY, check_disjoint, fingerprint, map_file
 
@@ -19,8 +19,11 @@ DEFAULT_ALIGNMENT = 32
 MAX_ALIGNMENT = 1 << 20
 
 
-def open_gguf(path: Path) -> Checkpoint:
+def open_gguf(path: Path, *, header_only: bool = False) -> Checkpoint:
     """Open a GGUF file; for one part of a split model, all its parts.
+
+    header_only: nothing behind the headers need be there; the tensors have no data, and the fingerprint is of names,
+    shapes and formats alone.
 
     Raises CheckpointError for a broken or missing file, UnsupportedModelError for another GGUF version.
     """
@@ -32,8 +35,8 @@ def open_gguf(path: Path) -> Checkpoint:
         header = read_header(file, data)
         if number == 0:
             metadata = header.metadata
-        sizes.append(data.size)
-        for tensor in _tensors(file, data, header):
+        sizes.append(0 if header_only else data.size)
+        for tensor in _tensors(file, data, header, header_only):
             if tensor.name in tensors:
                 raise CheckpointError(
                     f"{file}: tensor {tensor.name!r} is also in {tensors[tensor.name].file}; {REMEDY}"
@@ -69,7 +72,7 @@ def _check_split(path: Path, metadata: dict[str, Any], num_parts: int, num_tenso
         raise CheckpointError(f"{path}: {num_tensors} tensors found, 'split.tensors.count' says {expected}; {REMEDY}")
 
 
-def _tensors(file: Path, data: NDArray[np.uint8], header: Header) -> list[RawTensor]:
+def _tensors(file: Path, data: NDArray[np.uint8], header: Header, header_only: bool) -> list[RawTensor]:
     alignment = header.metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or not 1 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
         raise CheckpointError(f"{file}: key 'general.alignment' is {alignment!r}, not a power of two; {REMEDY}")
@@ -78,19 +81,19 @@ def _tensors(file: Path, data: NDArray[np.uint8], header: Header) -> list[RawTen
     for record in header.tensors:
         if record.offset % alignment:
             raise CheckpointError(f"{file}: tensor {record.name!r} is not aligned to {alignment} bytes; {REMEDY}")
-        tensor, size = _tensor(file, data[start:], record)
+        tensor, size = _tensor(file, None if header_only else data[start:], record)
         tensors.append(tensor)
         spans.append((record.offset, record.offset + size, record.name))
     check_disjoint(file, spans)
     return tensors
 
 
-def _tensor(file: Path, data: NDArray[np.uint8], record: TensorRecord) -> tuple[RawTensor, int]:
+def _tensor(file: Path, data: NDArray[np.uint8] | None, record: TensorRecord) -> tuple[RawTensor, int]:
     """The tensor and its size in bytes. A format that the library does not know has no data: its size is unknown."""
     try:
         kind = GGMLQuantizationType(record.format_id)
     except ValueError:
-        return RawTensor(record.name, file, record.shape, f"type {record.format_id}", data[:0]), 0
+        return blank_tensor(record.name, file, record.shape, f"type {record.format_id}"), 0
     block, block_bytes = GGML_QUANT_SIZES[kind]
     columns = record.shape[-1]
     if columns % block:
@@ -99,6 +102,8 @@ def _tensor(file: Path, data: NDArray[np.uint8], record: TensorRecord) -> tuple[
         )
     row_bytes = columns // block * block_bytes
     size = math.prod(record.shape[:-1]) * row_bytes
+    if data is None:
+        return blank_tensor(record.name, file, record.shape, kind.name), size
     if record.offset + size > data.size:
         raise CheckpointError(
             f"{file}: tensor {record.name!r} {record.shape} {kind.name} ends {record.offset + size - data.size} bytes "

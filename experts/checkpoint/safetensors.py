@@ -4,6 +4,7 @@ A file is a u64 header length, a JSON header {name: {dtype, shape, data_offsets}
 before any tensor is made of it.
 """
 
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -49,6 +50,21 @@ def open_safetensors(path: Path) -> Checkpoint:
         if name not in tensors or tensors[name].file.name != file_name:
             raise CheckpointError(f"{folder / file_name}: tensor {name!r}, listed in {INDEX}, is missing; {REMEDY}")
     return Checkpoint(path, "safetensors", config, tensors, fingerprint(list(tensors.values()), sizes))
+
+
+def open_config(path: Path) -> Checkpoint | None:
+    """What the config.json of a model folder says, for one whose weights are not all there; None for another.
+
+    It has no tensors, and its fingerprint is of the config. Raises CheckpointError for a broken config.json.
+    """
+    folder = path if path.is_dir() else path.parent
+    listed = _read_index(folder / INDEX) if (folder / INDEX).is_file() else {}
+    shards = set(listed.values()) or {SINGLE}
+    if all((folder / name).is_file() for name in shards) or not (folder / CONFIG).is_file():
+        return None
+    config = _read_json(folder / CONFIG)
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+    return Checkpoint(folder, "safetensors", config, {}, digest)
 
 
 def _files(path: Path, folder: Path) -> tuple[list[Path], dict[str, str]]:

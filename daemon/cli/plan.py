@@ -1,0 +1,159 @@
+"""`isotherm plan`: where a model should lie, how fast it will be and why, before it is loaded."""
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast, get_args
+
+import typer
+
+from ...cpu_kernels.kv_layout import KvCache
+from ..config import Config
+from .default_command import DefaultCommand
+from .output import ExitCode, fail, out, refusals
+from .progress import progress_bars
+
+if TYPE_CHECKING:
+    from ...placement.plan import Plan
+
+_DEFAULT = Config()
+_SIZE = re.compile(r"gpu(?P<device>\d{1,2})=(?P<size>\d{1,9}(\.\d{1,6})?)(?P<unit>[KMGT]i?B)", re.IGNORECASE)
+_UNITS = {"k": 1, "m": 2, "g": 3, "t": 4}
+
+plan = typer.Typer(cls=DefaultCommand, context_settings={"help_option_names": ["-h", "--help"]})
+
+
+Model = Annotated[
+    Path | None,
+    typer.Argument(
+        help="A .gguf file, of which the header is enough, or a folder with a config.json; none is the demo model.",
+        show_default=False,
+    ),
+]
+Vram = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What may be used of an accelerator; several times for several.",
+        metavar="gpuN=SIZE",
+        show_default="all that is free",
+    ),
+]
+Context = Annotated[
+    int | None,
+    typer.Option(
+        help="Tokens of prompt and answer together, at the end of which decode is predicted.",
+        show_default="as it is served, decode at 512",
+    ),
+]
+Hardware = Annotated[
+    str | None,
+    typer.Option(help="A machine by name or by its profile.", metavar="NAME|FILE", show_default="this machine"),
+]
+Trace = Annotated[
+    Path | None,
+    typer.Option(help="Which experts the traffic goes to.", metavar="FILE", show_default="the model's own, if any"),
+]
+KvKind = Annotated[
+    str, typer.Option("--kv-cache", help="Numbers of the KV cache: int16, int8, f16, bf16, f32.", metavar="KIND")
+]
+WeightFormat = Annotated[
+    str | None, typer.Option("--format", help="As if the weights were in this format.", show_default="the model's own")
+]
+Out = Annotated[Path | None, typer.Option("--out", help="Write the plan as JSON.", metavar="FILE", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@plan.command()
+def make(
+    model: Model = None,
+    vram: Vram = None,
+    context: Context = None,
+    streams: Annotated[int, typer.Option(help="How many streams decode at the same time.")] = 1,
+    hardware: Hardware = None,
+    trace: Trace = None,
+    kv_cache: KvKind = _DEFAULT.kv_cache,
+    weight_format: WeightFormat = None,
+    to: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict how fast a model will be, and say where its parts should lie and why. No weight is read.
+
+    Example: isotherm plan model.gguf --context 8192 --streams 4
+
+    Example: isotherm plan model.gguf --hardware FILE --vram gpu0=20GiB --out plan.json
+
+    Example: isotherm plan diff before.json after.json
+    """
+    from ...placement.plan_file import save_plan
+    from ..assembly import demo_model
+    from ..planning import PlanOptions, make_plan
+
+    with refusals(), progress_bars() as report:
+        _check_kind(kv_cache)
+        options = PlanOptions(
+            model=model or demo_model(report),
+            vram=dict(_size(text) for text in vram or ()),
+            context=context,
+            streams=streams,
+            hardware=hardware,
+            trace=trace,
+            kv_cache=cast(KvCache, kv_cache),
+            weight_format=weight_format.upper() if weight_format else None,
+        )
+        made = make_plan(options, report)
+        if to is not None:
+            save_plan(made, to)
+    _show(made, as_json)
+    if to is not None and not as_json:
+        out.print(f"\nWritten to {to}.", highlight=False, markup=False, soft_wrap=True)
+
+
+@plan.command()
+def diff(
+    before: Annotated[Path, typer.Argument(help="A plan that was written by --out.", metavar="A")],
+    after: Annotated[Path, typer.Argument(help="Another one of the same model.", metavar="B")],
+    as_json: AsJson = False,
+) -> None:
+    """Say what moves from plan A to plan B, and what that changes.
+
+    Example: isotherm plan diff before.json after.json
+    """
+    from dataclasses import asdict
+
+    from ...placement.plan_diff import compare
+    from ...placement.plan_file import load_plan
+    from .plan_tables import diff_tables
+
+    with refusals():
+        found = compare(load_plan(before), load_plan(after))
+    if as_json:
+        out.out(json.dumps(asdict(found)), highlight=False)
+        return
+    for table in diff_tables(found):
+        out.print(table, highlight=False)
+
+
+def _show(made: "Plan", as_json: bool) -> None:
+    from ...placement.plan_file import to_json
+    from .plan_tables import plan_tables
+
+    if as_json:
+        out.out(json.dumps(to_json(made)), highlight=False)
+        return
+    for table in plan_tables(made, ascii_only=out.options.ascii_only):
+        out.print(table, highlight=False)
+
+
+def _check_kind(text: str) -> None:
+    if text not in get_args(KvCache):
+        fail(f"--kv-cache is {text!r}; it must be one of {', '.join(get_args(KvCache))}", ExitCode.USAGE)
+
+
+def _size(text: str) -> tuple[int, int]:
+    """The number of an accelerator and bytes."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        fail(f"--vram is {text!r}; name an accelerator and a size, such as gpu0=10GiB", ExitCode.USAGE)
+    unit = match["unit"].lower()
+    factor = (1024 if "i" in unit else 1000) ** _UNITS[unit[0]]
+    return int(match["device"]), int(float(match["size"]) * factor)

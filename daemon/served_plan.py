@@ -1,0 +1,52 @@
+"""`isotherm serve --plan`: the settings that a plan was made for, if it is one of the model and can be kept to."""
+
+import logging
+from dataclasses import replace
+from typing import cast
+
+from ..cpu_kernels.kv_layout import KvCache
+from ..experts.model import Model
+from ..experts.outline import shape_of
+from ..placement.ledger import RAM
+from ..placement.plan import Plan, PlanError
+from ..placement.plan_file import load_plan
+from ..placement.shape import CPU
+from .config import Config, ConfigError
+from .memory import GIB
+
+logger = logging.getLogger(__name__)
+
+
+def obeyed(config: Config, model: Model) -> Config:
+    """The settings with the plan's context, kind of KV cache and memory of it; as they are without a plan.
+
+    Raises PlanError for a plan of another model or for accelerators, ConfigError where a setting contradicts it.
+    """
+    if config.plan is None:
+        return config
+    plan = load_plan(config.plan)
+    plan.check_model(shape_of(model, plan.kv_kind))
+    _check_devices(config, plan)
+    _check_free("context", config.context, plan.context)
+    _check_free("kv-gib", config.kv_gib, _kv_gib(plan))
+    logger.info("by %s decode runs at %.1f tokens/s", config.plan, plan.predicted_decode_tok_s.value)
+    return replace(config, context=plan.context, kv_cache=cast(KvCache, plan.kv_kind), kv_gib=_kv_gib(plan))
+
+
+def _check_devices(config: Config, plan: Plan) -> None:
+    devices = {plan.embed, plan.head, *(at for layer in plan.layers for at in (layer.dense, *layer.experts))}
+    if devices != {CPU} or any(layer.from_disk for layer in plan.layers):
+        where = "on accelerators" if devices != {CPU} else "on disk"
+        raise PlanError(
+            f"{config.plan}: keeps parts {where}, and weights are served from RAM alone; make a plan for that by "
+            "isotherm plan on this machine, with --vram gpuN=0GiB for each accelerator"
+        )
+
+
+def _check_free(name: str, told: float | None, planned: float) -> None:
+    if told is not None and told != planned:
+        raise ConfigError(f"--{name} is {told:g}, but the plan is for {planned:g}; leave it out, or make another plan")
+
+
+def _kv_gib(plan: Plan) -> float:
+    return sum(account.of("KV cache") for account in plan.ledger if account.device == RAM) / GIB
