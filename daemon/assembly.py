@@ -13,13 +13,12 @@ import psutil
 
 from .. import __version__
 from ..cpu_kernels.features import host_tier
-from ..cpu_kernels.layout import KV_BLOCK
 from ..cpu_kernels.seating import Seating
 from ..cpu_kernels.topology import Topology, read_topology
 from ..experts.demo import build_demo, demo_source
 from ..experts.formats import format_of
 from ..experts.model import Model, open_model
-from ..experts.pack import packed_size
+from ..experts.outline import shape_of
 from ..experts.progress import Progress
 from ..experts.store import PackedStore
 from .budget import StepBudget
@@ -30,7 +29,7 @@ from .events import EventLog
 from .inbox import QueueLimits
 from .kv_cache import BlockPool
 from .machine import default_threads, free_memory
-from .memory import GIB, Demand, plan_blocks
+from .memory import GIB, demand_of, plan_blocks
 from .pack_cache import PackCache
 from .paths import cache_folder, packed_folder, routing_file
 from .routing_recorder import RoutingRecorder
@@ -76,15 +75,9 @@ def context_of(model: Model, config: Config) -> int:
 
 def plan_memory(model: Model, config: Config, free_bytes: int) -> int:
     """Number of KV blocks. Raises MemoryPlanError, before any weight is read, if the load would not fit."""
-    demand = Demand(
-        weight_bytes=packed_size(model),
-        block_bytes=kv_block_bytes(model.spec, config.kv_cache),
-        block_size=KV_BLOCK,
-        context=context_of(model, config),
-        kv_bytes=None if config.kv_gib is None else int(config.kv_gib * GIB),
-        int8_bytes=None if config.kv_cache == "int8" else kv_block_bytes(model.spec, "int8"),
-    )
-    return plan_blocks(demand, free_bytes)
+    shape, kv_gib = shape_of(model, config.kv_cache), config.kv_gib
+    kv_bytes = None if kv_gib is None else int(kv_gib * GIB)
+    return plan_blocks(demand_of(shape, context_of(model, config), kv_bytes), free_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

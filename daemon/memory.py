@@ -3,6 +3,9 @@
 import math
 from dataclasses import dataclass
 
+from ..cpu_kernels.kv_layout import part_bytes
+from ..placement.shape import ModelShape
+
 GIB = 2**30
 RESERVE = GIB // 2  # left free for Python, the tokenizer, activations and everything else on the machine
 # What the KV cache takes unless told otherwise: so many requests of full length, but no more than this share of what
@@ -33,6 +36,19 @@ class Demand:
     def context_blocks(self) -> int:
         """Blocks of one request that fills the context."""
         return -(-self.context // self.block_size)
+
+
+def demand_of(shape: ModelShape, context: int, kv_bytes: int | None = None) -> Demand:
+    """What a model asks for whose weights all lie in RAM."""
+    int8 = len(shape.layers) * shape.num_kv_heads * part_bytes("int8", shape.head_dim)
+    return Demand(
+        weight_bytes=shape.nbytes,
+        block_bytes=shape.kv_bytes * shape.kv_block,
+        block_size=shape.kv_block,
+        context=context,
+        kv_bytes=kv_bytes,
+        int8_bytes=None if shape.kv_kind == "int8" else int8,
+    )
 
 
 def plan_blocks(demand: Demand, free_bytes: int) -> int:

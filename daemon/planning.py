@@ -1,28 +1,29 @@
 """How `isotherm plan` comes to a plan: the model's sizes, this machine or another, and what is known of its traffic."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..cpu_kernels.kv_layout import KvCache, part_bytes
+from ..cpu_kernels.kv_layout import KvCache
 from ..experts.checkpoint import open_checkpoint
 from ..experts.errors import ModelError
 from ..experts.outline import outline
 from ..experts.progress import Progress
 from ..placement.draft import Wish, draft, model_of
-from ..placement.room import Alternative
 from ..placement.hardware import HardwareProfile
 from ..placement.hardware_catalogue import find_profile
 from ..placement.ledger import kv_positions
 from ..placement.placed import Traffic
 from ..placement.plan import Plan
+from ..placement.room import Alternative
 from ..placement.shape import ModelShape
 from ..placement.trace import RoutingTrace, TraceError
 from ..placement.trace_file import load_trace
 from .calibrate import this_machine
 from .config import Config, ConfigError
 from .machine import free_memory
-from .memory import RESERVE, Demand, plan_blocks
+from .memory import RESERVE, MemoryPlanError, demand_of, plan_blocks
 from .paths import routing_file
 
 _DEFAULT = Config()
@@ -77,22 +78,14 @@ def make_plan(options: PlanOptions, progress: Progress) -> Plan:
     return draft(cost, wish, trace_name=trace_name, alternatives=lambda: _alternatives(options))
 
 
-def demand_of(shape: ModelShape, context: int) -> Demand:
-    """What `serve` asks of the memory for a model whose weights all lie in RAM."""
-    int8 = len(shape.layers) * shape.num_kv_heads * part_bytes("int8", shape.head_dim)
-    return Demand(
-        weight_bytes=shape.nbytes,
-        block_bytes=shape.kv_bytes * shape.kv_block,
-        block_size=shape.kv_block,
-        context=context,
-        int8_bytes=None if shape.kv_kind == "int8" else int8,
-    )
-
-
 def _wish(shape: ModelShape, options: PlanOptions, context: int, ram: int, vram: Sequence[int], disk: bool) -> Wish:
     positions = kv_positions(shape, options.streams, context)
-    if not any(vram) and not disk:
-        positions = max(positions, plan_blocks(demand_of(shape, context), ram) * shape.kv_block)
+    if not any(vram):
+        try:
+            positions = max(positions, plan_blocks(demand_of(shape, context), ram) * shape.kv_block)
+        except MemoryPlanError:
+            if not disk:
+                raise
     filled = Traffic().context if options.context is None else context
     prompt = min(Traffic().prompt, context)
     return Wish(
@@ -167,9 +160,14 @@ def _check_trace(trace: RoutingTrace, shape: ModelShape, file: Path) -> None:
         )
 
 
-def _kinds(shape: ModelShape) -> set[str]:
-    products = [shape.head, *(product for layer in shape.layers for product in (*layer.dense, *layer.expert))]
-    return {product.kind for product in products}
+def _kinds(shape: ModelShape) -> tuple[str, ...]:
+    """The packed kinds of the matrices that tokens are multiplied by, that with the most bytes first."""
+    sizes = Counter({shape.head.kind: shape.head.nbytes})
+    for layer in shape.layers:
+        for products, count in ((layer.dense, 1), (layer.expert, layer.num_experts)):
+            for product in products:
+                sizes[product.kind] += count * product.nbytes
+    return tuple(kind for kind, _ in sizes.most_common())
 
 
 def _alternatives(options: PlanOptions) -> list[Alternative]:

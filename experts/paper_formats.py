@@ -86,8 +86,17 @@ def _kept_modules(section: Fields) -> Sequence[str]:
         if entries is not None:
             if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
                 raise section.broken(key, f"is {entries!r}, not a list of names")
+            for entry in entries:
+                _check_pattern(section, key, entry)
             return entries
     return ()
+
+
+def _check_pattern(section: Fields, key: str, entry: str) -> None:
+    try:
+        re.compile(entry.removeprefix("re:") if entry.startswith("re:") else "")
+    except re.error as error:
+        raise section.broken(key, f"holds {entry!r}, which is no pattern ({error})") from error
 
 
 def _names(entry: str, module: str) -> bool:

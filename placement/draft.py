@@ -1,17 +1,18 @@
 """From a model, a machine, a routing trace and a wish to a plan: a pure function of numbers."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from .cost import CostModel
-from .explain import Facts, cpu_bytes, read_rate, reasons, value_by_gib
-from .room import Alternative, FitError, Room, check_fit
+from .explain import Facts, cpu_bytes, read_rate, reasons, touched_on_cpu, value_by_gib
 from .hardware import Estimate, HardwareProfile
 from .ledger import Load, Overheads, activation_bytes, device_name, draw_up
-from .placed import Placement, Prediction, Traffic
+from .placed import Prediction, Traffic
 from .plan import LayerPlan, Plan, Rate, digest
 from .planner import Budgets, Planned, plan_placement
-from .shape import CPU, ModelShape
+from .room import Alternative, FitError, Room, check_fit
+from .shape import ModelShape
 from .solve import Infeasible
 from .trace import RoutingTrace
 
@@ -51,13 +52,13 @@ def draft(
     alternatives: other forms of the model, asked for where this one does not fit. Raises FitError.
     """
     planner = planner or plan_placement
-    without = overheads_of(cost, wish, staged=False)
-    _check_room(cost.shape, wish, without, alternatives)
-    planned, overheads = _placed(cost, wish, without, planner), without
-    if _streams_layers(cost, wish, planned.placement):
-        overheads = overheads_of(cost, wish, staged=True)
-        planned = _placed(cost, wish, overheads, planner)
-    return _written(cost, wish, planned, overheads, trace_name)
+    overheads = overheads_of(cost, wish, staged=False)
+    _check_room(cost.shape, wish, overheads, alternatives)
+    if _streams_layers(cost, wish, overheads):
+        staged = overheads_of(cost, wish, staged=True)
+        with suppress(FitError):  # then prompts have to do without
+            return _written(cost, wish, _placed(cost, wish, staged, planner), staged, trace_name)
+    return _written(cost, wish, _placed(cost, wish, overheads, planner), overheads, trace_name)
 
 
 def model_of(shape: ModelShape, hardware: HardwareProfile, trace: RoutingTrace | None, *, disk: bool) -> CostModel:
@@ -105,28 +106,40 @@ def _check_room(
 
 
 def _placed(cost: CostModel, wish: Wish, overheads: Overheads, planner: Planner) -> Planned:
-    room = _room(wish, overheads)
-    budgets = Budgets(vram=room.vram, ram=max(room.ram, 0))
+    budgets = _budgets(cost.shape, _room(wish, overheads))
     try:
         return planner(cost, wish.traffic, budgets, wish.positions)
     except Infeasible as error:
-        names = [device_name(device) for device in range(len(wish.vram))] + [device_name(CPU)]
-        missing = ", ".join(
-            f"{size / GIB:.2f} GiB on {name}" for name, size in zip(names, error.overrun, strict=True) if size
+        names = [f"on {device_name(device)}" for device in range(len(wish.vram))] + ["of RAM"]
+        missing = " and ".join(
+            f"{size / GIB:.2f} GiB more {name}" for name, size in zip(names, error.overrun, strict=True) if size
         )
         raise FitError(
-            f"{cost.shape.name} with a KV cache of {wish.positions} positions does not fit: {missing} more is needed; "
+            f"{cost.shape.name} with a KV cache of {wish.positions} positions does not fit: {missing} would be needed; "
             "a shorter --context, fewer --streams or a --format of fewer bits would need less"
         ) from error
 
 
-def _streams_layers(cost: CostModel, wish: Wish, placement: Placement) -> bool:
-    """Whether prompts are long enough for some layer's experts to be computed on an accelerator that has them not."""
+def _budgets(shape: ModelShape, room: Room) -> Budgets:
+    """The planner weighs embedding and head, but not the final norm, and each for itself even if they are one."""
+    norm = shape.vector_bytes  # it goes with the head, wherever that is
+    shared = shape.head.nbytes if shape.tied and not any(room.vram) else 0
+    vram = tuple(max(size - norm, 0) for size in room.vram)
+    return Budgets(vram=vram, ram=max(room.ram - norm + shared, 0))
+
+
+def _streams_layers(cost: CostModel, wish: Wish, overheads: Overheads) -> bool:
+    """Whether prompts are long enough for some layer's experts to be computed on an accelerator that has no room for
+    all of them."""
+    shape = cost.shape
+    if sum(_room(wish, overheads).vram) >= shape.nbytes + wish.positions * shape.kv_bytes:
+        return False
+    layers = {shape.layers[layer]: layer for layer in shape.moe_layers}  # one of each form
     return any(
-        (placement.experts[layer] == CPU).any() and cost.break_even(layer, device) <= wish.traffic.chunk
+        cost.break_even(layer, device) <= wish.traffic.chunk
         for device, size in enumerate(wish.vram)
         if size
-        for layer in cost.shape.moe_layers
+        for layer in layers.values()
     )
 
 
@@ -169,7 +182,7 @@ def _written(cost: CostModel, wish: Wish, planned: Planned, overheads: Overheads
         head=placement.head,
         ledger=ledger,
         predicted_decode_tok_s=Rate.of(decode),
-        predicted_prefill_tok_s=Rate.of(cost.prefill(placement, wish.traffic, staging=any(overheads.staging))),
+        predicted_prefill_tok_s=Rate.of(_prefill(cost, wish, planned, overheads)),
         step_ms=decode.step_ms,
         parts_ms=decode.parts_ms,
         cpu_gb=size / 1e9,
@@ -190,6 +203,23 @@ def _as_planned(decode: Prediction, planned: Planned) -> Prediction:
         parts = {**decode.parts_ms, "experts from disk": planned.disk_ms}
         decode = _scaled(decode, 1 + planned.disk_ms / decode.step_ms, parts)
     return decode
+
+
+def _prefill(cost: CostModel, wish: Wish, planned: Planned, overheads: Overheads) -> Prediction:
+    """The prediction with what each chunk of the prompt reads from disk."""
+    traffic, shape = wish.traffic, cost.shape
+    plain = cost.prefill(planned.placement, traffic, staging=any(overheads.staging))
+    size = sum(
+        float(touched_on_cpu(cost, planned.placement, layer, min(traffic.chunk, traffic.prompt))[:count].sum())
+        * shape.layers[layer].expert_bytes
+        for layer, count in enumerate(planned.from_disk)
+        if count
+    )
+    if not size:
+        return plain
+    chunks = -(-traffic.prompt // traffic.chunk)
+    disk_ms = chunks * size / cost.hardware.ssd_read_gb_s.value / 1e6
+    return _scaled(plain, 1 + disk_ms / plain.step_ms, {**plain.parts_ms, "experts from disk": disk_ms})
 
 
 def _scaled(decode: Prediction, factor: float, parts: dict[str, float]) -> Prediction:

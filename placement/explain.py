@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .cost import CostModel
 from .hardware import CpuProfile
@@ -42,7 +43,8 @@ class Facts:
 
 
 def value_by_gib(facts: Facts) -> dict[str, tuple[float, ...]]:
-    """By accelerator: ms of a decode step that each GiB of weights and KV cache on it saves, the best first.
+    """By accelerator: ms of a decode step that each GiB of weights and KV cache on it saves, the best first. The last
+    may be a part of one, and counts as it would if it went on.
 
     What a part saves is the time of its layer with the part on the CPU, less that of the plan.
     """
@@ -58,9 +60,18 @@ def cpu_bytes(facts: Facts) -> float:
             seen = min(traffic.context, layer.window or traffic.context)
             total += layer.dense_bytes + traffic.streams * seen * layer.kv_bytes
         if layer.num_experts:
-            touched = cost.touch(number, traffic.streams)[placement.experts[number] == CPU]
-            total += float(touched.sum()) * layer.expert_bytes
+            touched = touched_on_cpu(cost, placement, number, traffic.streams)
+            on_disk = facts.from_disk[number] if facts.from_disk else 0
+            total += float(touched[on_disk:].sum()) * layer.expert_bytes
     return total
+
+
+def touched_on_cpu(cost: CostModel, placement: Placement, layer: int, tokens: int) -> NDArray[np.float64]:
+    """Of the experts on the CPU, the coldest first: how likely so many tokens touch each."""
+    on_cpu = placement.experts[layer] == CPU
+    order = np.argsort(cost.share(layer)[on_cpu], kind="stable")
+    touched: NDArray[np.float64] = cost.touch(layer, tokens)[on_cpu][order]
+    return touched
 
 
 def read_rate(cpu: CpuProfile) -> float:
@@ -108,7 +119,8 @@ def _parts_on(facts: Facts, device: int) -> list[tuple[float, int]]:
             parts.append((then - cost.layer_ms(number, dense, experts, traffic), size))
     if placement.head == device:
         without_head = Placement(dense=placement.dense, experts=placement.experts, embed=placement.embed, head=CPU)
-        parts.append((cost.decode(without_head, traffic).step_ms - facts.decode.step_ms, shape.head.nbytes))
+        saved = cost.decode(without_head, traffic).step_ms - cost.decode(placement, traffic).step_ms
+        parts.append((saved, shape.head.nbytes))
     return parts
 
 
@@ -120,7 +132,7 @@ def _curve(parts: Sequence[tuple[float, int]]) -> tuple[float, ...]:
     if not ordered:
         return ()
     edges = np.minimum(np.arange(-(-int(size[-1]) // GIB) + 1) * GIB, size[-1])
-    return tuple(float(value) for value in np.diff(np.interp(edges, size, saved)))
+    return tuple(float(rate) for rate in np.diff(np.interp(edges, size, saved)) / np.diff(edges) * GIB)
 
 
 def _sentence(text: str) -> str:
@@ -158,10 +170,10 @@ def _cpu_free(facts: Facts) -> str:
 
 def _no_accelerator(facts: Facts) -> str:
     cpu = facts.cost.hardware.cpu
-    return (
-        f"No accelerator: all {facts.shape.nbytes / GIB:.2f} GiB of weights lie in RAM and {cpu.threads} threads of "
-        f"{cpu.name} compute every layer."
-    )
+    threads = "one thread" if cpu.threads == 1 else f"{cpu.threads} threads"
+    size = facts.shape.nbytes / GIB
+    told = f"No accelerator: all {size:.2f} GiB of weights lie in RAM, and every layer is computed by {threads}"
+    return f"{told} of {cpu.name}."
 
 
 def _from_disk(facts: Facts) -> list[str]:

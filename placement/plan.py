@@ -51,9 +51,9 @@ class LayerPlan:
 class Plan:
     """inputs: sha256 of shape, hardware and trace ("" for none). context: tokens that a stream may have; traffic: what
     the predictions are for. layers, embed, head: devices. value_ms_by_gib: by accelerator, ms of a decode step that
-    each GiB on it saves, the best first; the last may be a part of one. shadow_price_ms_per_gib: by accelerator, what
-    the next would save. parts_ms: where a decode step goes. cpu_gb: weights and KV read from RAM in a step, and
-    bound_tok_s: what reading them alone allows.
+    each GiB on it saves, the best first; the last may be a part of one, and counts as a whole one.
+    shadow_price_ms_per_gib: by accelerator, what the next would save. parts_ms: where a decode step goes. cpu_gb:
+    weights and KV read from RAM in a step, and bound_tok_s: what reading them alone allows.
     """
 
     model: str

@@ -6,7 +6,7 @@ that was changed by hand is found out: what it predicts would not be of what it 
 
 import json
 import os
-import tempfile
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -59,16 +59,16 @@ def to_json(plan: Plan) -> dict[str, Any]:
 def save_plan(plan: Plan, file: Path) -> None:
     """Write a plan so that at any time the file is the old one or all of the new one. Raises PlanError."""
     text = json.dumps(to_json(plan), indent=1) + "\n"
+    part = file.with_name(f"{file.name}.{os.getpid()}-{threading.get_ident()}.part")  # several may write at once
     try:
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=f".{file.name}.", delete=False) as part:
-            try:
-                part.write(text)
-                part.flush()
-                os.fsync(part.fileno())
-                os.replace(part.name, file)
-            except BaseException:
-                os.unlink(part.name)
-                raise
+        try:
+            with part.open("w", encoding="utf-8") as out:
+                out.write(text)
+                out.flush()
+                os.fsync(out.fileno())
+            os.replace(part, file)
+        finally:
+            part.unlink(missing_ok=True)
     except OSError as error:
         raise PlanError(f"{file}: cannot be written ({error.strerror}); name another file by --out") from error
 

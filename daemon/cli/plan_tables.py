@@ -1,6 +1,7 @@
 """The tables that `isotherm plan` prints."""
 
 from collections.abc import Iterator
+from itertools import groupby
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -55,15 +56,15 @@ def _predictions(plan: Plan) -> Table:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column()
     table.add_column()
-    rows = {
-        "model": f"{plan.model}, up to {plan.context} tokens, KV cache in {plan.kv_kind}",
-        "hardware": plan.hardware,
-        "routing trace": plan.trace,
-        "policy": plan.policy,
-        "decode": f"{decode}, {streams} at {traffic.context} tokens, {plan.step_ms:.2f} ms a step",
-        "prefill": f"{prefill}, a prompt of {traffic.prompt} tokens",
-    }
-    for name, text in rows.items():
+    for name, text in (
+        ("model", f"{plan.model}, up to {plan.context} tokens, KV cache in {plan.kv_kind}"),
+        ("hardware", plan.hardware),
+        ("routing trace", plan.trace),
+        ("policy", plan.policy),
+        ("decode", decode),
+        ("", f"{streams} at {traffic.context} tokens, {plan.step_ms:.2f} ms a step"),
+        ("prefill", f"{prefill}, a prompt of {traffic.prompt} tokens"),
+    ):
         table.add_row(name, Text(text))
     return table
 
@@ -100,11 +101,20 @@ def _worth(plan: Plan, bar: str) -> Table:
     table.add_column("ms a step", justify="right")
     table.add_column()
     for device, values in plan.value_ms_by_gib.items():
-        for number, value in enumerate(values, 1):
-            length = round(_BAR * value / best) if best > 0 and value > 0 else 0
-            table.add_row(device if number == 1 else "", str(number), f"{value:.2f}", bar * length)
-        table.add_row("", "next", f"{plan.shadow_price_ms_per_gib.get(device, 0.0):.2f}", "")
+        rows = [*_runs(values), ("next", f"{plan.shadow_price_ms_per_gib.get(device, 0.0):.2f}")]
+        for number, (which, value) in enumerate(rows):
+            length = round(_BAR * max(float(value), 0.0) / best) if best > 0 else 0
+            table.add_row("" if number else device, which, value, bar * length)
     return table
+
+
+def _runs(values: tuple[float, ...]) -> Iterator[tuple[str, str]]:
+    """Which GiB, and what each of them saves; those that save the same together."""
+    first = 1
+    for value, alike in groupby(f"{value:.2f}" for value in values):
+        last = first + len(list(alike)) - 1
+        yield str(first) if first == last else f"{first}-{last}", value
+        first = last + 1
 
 
 def _policies(plan: Plan) -> Table:

@@ -1,4 +1,4 @@
-"""`isotherm plan` over tiny models and a made-up machine: what it takes, where it agrees with `serve`, what it refuses."""
+"""`isotherm plan` over tiny models and a made-up machine: what it takes, refuses, and where it agrees with `serve`."""
 
 import json
 import shutil
@@ -18,8 +18,10 @@ from isotherm.experts.checkpoint.mapping import map_file
 from isotherm.experts.model import open_model
 from isotherm.experts.outline import outline
 from isotherm.placement import draft
+from isotherm.placement.hardware import Estimate
 from isotherm.placement.hardware_file import save_profile
 from isotherm.placement.plan_file import from_json, load_plan
+from isotherm.placement.planner import plan_placement
 from isotherm.placement.trace_file import save_trace
 from support.cli import run
 from support.cost_cases import trace_of
@@ -32,6 +34,7 @@ pytestmark = pytest.mark.usefixtures("own_folders")
 
 @pytest.fixture(autouse=True)
 def easy_planner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose plans can be told beforehand; tests of the planner itself undo it."""
     monkeypatch.setattr(draft, "plan_placement", layers_first)
 
 
@@ -123,6 +126,19 @@ def test_a_plan_is_written_and_read_and_compared(model: Path, machine: Path, tmp
     assert "The plans are alike." in run("plan", "diff", one, one).stdout
 
 
+def test_the_planner_itself_keeps_to_every_budget(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draft, "plan_placement", plan_placement)
+    save_profile(with_cards(24 * GIB, 24 * GIB), tmp_path / "two.json")
+    arguments = (model, "--hardware", tmp_path / "two.json", "--context", 512, "--streams", 2)
+    fixed = plan_json(*arguments, "--vram", "gpu1=0GiB")["ledger"]["gpu0"]["terms"]
+    least = sum(fixed[name] for name in ("activations", "accelerator context", "headroom"))
+    for spare in (200 << 10, 1 << 20, 4 << 20):
+        size = f"{(least + spare) / 2**20:.6f}MiB"
+        content = plan_json(*arguments, "--vram", f"gpu0={size}", "--vram", f"gpu1={size}")
+        assert all(account["free_bytes"] >= 0 for account in content["ledger"].values())
+        assert any("gpu0 holds" in reason for reason in content["reasons"])
+
+
 def test_a_header_alone_is_planned_as_the_whole_file(model: Path, no_cards: Any, tmp_path: Path) -> None:
     whole = plan_json(model, "--hardware", no_cards())
     cut = tmp_path / "cut.gguf"
@@ -143,7 +159,10 @@ def test_a_config_alone_is_planned(tmp_path: Path, no_cards: Any) -> None:
 
 
 @pytest.mark.parametrize("spare", [-RESERVE, -1, 100 << 10, 10 << 20, 10 * GIB])
-def test_plan_refuses_what_serve_refuses_in_its_words(model: Path, no_cards: Any, spare: int) -> None:
+def test_plan_refuses_what_serve_refuses_in_its_words(
+    model: Path, no_cards: Any, spare: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draft, "plan_placement", plan_placement)
     opened = open_model(model)
     free = RESERVE + outline(model, "int16").nbytes + spare
     try:
@@ -154,6 +173,20 @@ def test_plan_refuses_what_serve_refuses_in_its_words(model: Path, no_cards: Any
     else:
         content = plan_json(model, "--hardware", no_cards(free))
         assert content["ledger"]["ram"]["terms"]["KV cache"] == blocks * 16 * outline(model, "int16").kv_bytes
+
+
+def test_a_disk_that_a_named_machine_has_is_counted_on(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draft, "plan_placement", plan_placement)
+    shape = outline(model, "int16")
+    free = RESERVE + shape.nbytes + 512 * shape.kv_bytes
+    for spare, from_disk in ((0, False), (-3 * shape.layers[0].expert_bytes, True)):
+        hardware = replace(with_cards(free_bytes=free + spare), ssd_read_gb_s=Estimate(2.0))
+        save_profile(hardware, tmp_path / "disk.json")
+        content = plan_json(model, "--hardware", tmp_path / "disk.json", "--context", 512)
+        assert any(layer["from_disk"] for layer in content["layers"]) == from_disk
+        assert any("which `isotherm serve` does not do" in reason for reason in content["reasons"]) == from_disk
 
 
 def test_more_streams_than_fit_are_refused_with_what_would_do(model: Path, no_cards: Any) -> None:
@@ -170,14 +203,14 @@ def test_without_a_profile_this_machine_is_measured_and_its_free_memory_counts(
 ) -> None:
     asked = []
 
-    def measured(kinds: set[str], threads: int | None, progress: object) -> Any:
+    def measured(kinds: tuple[str, ...], threads: int | None, progress: object) -> Any:
         asked.append((kinds, threads))
         return replace(with_cards(), name="this one")
 
     monkeypatch.setattr(planning, "this_machine", measured)
     monkeypatch.setattr(planning, "free_memory", lambda: 7 * GIB)
     content = plan_json(model)
-    assert asked == [({"q4", "f32"}, None)]
+    assert asked == [(("q4", "f32"), None)]
     assert (content["hardware"], content["ledger"]["ram"]["budget_bytes"]) == ("this one", 7 * GIB)
 
 

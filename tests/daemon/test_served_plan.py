@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from isotherm.daemon.assembly import plan_memory
+from isotherm.daemon.assembly import assemble, plan_memory
 from isotherm.daemon.config import Config, ConfigError
 from isotherm.daemon.planning import PlanOptions, make_plan
 from isotherm.daemon.served_plan import obeyed
@@ -75,3 +75,14 @@ def test_parts_that_cannot_be_served_where_they_should_lie_are_refused(
     on_disk = replace(plain, layers=(replace(plain.layers[0], from_disk=1), *plain.layers[1:]))
     with pytest.raises(PlanError, match="keeps parts on disk"):
         obeyed(config(tmp_path, on_disk), model)
+
+
+def test_a_daemon_is_put_together_by_its_plan(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of(model, monkeypatch=monkeypatch)
+    served = replace(config(tmp_path, plan), model=model.checkpoint.path, threads=1, pack_cache=False)
+    assembly = assemble(served, lambda stage, done, total: None)
+    try:
+        assert assembly.engine.client.max_context == 256
+        assert (assembly.config.kv_cache, assembly.kv_bytes) == ("int8", plan.ledger[0].of("KV cache"))
+    finally:
+        assembly.engine.stop()

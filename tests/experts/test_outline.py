@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from isotherm.experts.checkpoint.gguf_header import read_header
 from isotherm.experts.checkpoint.mapping import map_file
-from isotherm.experts.errors import CheckpointError, UnsupportedModelError
+from isotherm.experts.errors import CheckpointError, ModelError, UnsupportedModelError
 from isotherm.experts.kv_store import kv_block_bytes
 from isotherm.experts.model import open_model
 from isotherm.experts.outline import outline
 from isotherm.experts.pack import pack
 from support.quantised import LAYOUTS, write_quantised
+from support.tiny import config as tiny_config
 from support.tiny import write_blank_gguf, write_gguf, write_hf
 
 K_SIZES = {"hidden_size": 256, "head_dim": 64, "intermediate_size": 256, "moe_intermediate_size": 256}
@@ -96,6 +97,66 @@ def test_a_config_says_how_the_weights_are_quantised(tmp_path: Path, layout: str
     whole, bare = outline(tmp_path / "whole", "int16"), outline(tmp_path / "bare", "int16")
     assert [product.kind for product in bare.layers[0].expert] == [p.kind for p in whole.layers[0].expert]
     assert bare.layers[0].expert_bytes == whole.layers[0].expert_bytes
+
+
+def bare_config(folder: Path, architecture: str, **more: object) -> Path:
+    """A folder with the config.json of a tiny model and nothing else."""
+    config = json.loads(tiny_config(architecture).to_json_string(use_diff=False)) | {"dtype": "bfloat16"} | more
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+PACKED = {"weights": {"num_bits": 4, "type": "int", "symmetric": True}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "kinds"),
+    [
+        ({"quant_method": "fp8"}, ("f8", "f8", "bf16")),
+        (
+            {"quant_method": "fp8", "modules_to_not_convert": ["model.layers.0.self_attn.q_proj"]},
+            ("bf16", "f8", "bf16"),
+        ),
+        ({"quant_method": "awq", "modules_to_not_convert": ["self_attn"]}, ("bf16", "q4z", "bf16")),
+        ({"quant_method": "awq", "modules_to_not_convert": None}, ("q4z", "q4z", "bf16")),
+        ({"quant_method": "gptq", "bits": 8}, ("q8b", "q8b", "bf16")),
+        ({"quant_method": "gptq", "bits": 4, "sym": False}, ("q4zb", "q4zb", "bf16")),
+        ({"quant_method": "mxfp4"}, ("bf16", "mx4", "bf16")),
+        ({"quant_method": "compressed-tensors", "config_groups": {"g": PACKED}}, ("q4b", "q4b", "bf16")),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"g": PACKED}, "ignore": ["re:.*self_attn.*"]},
+            ("bf16", "q4b", "bf16"),
+        ),
+    ],
+)
+def test_what_quantisers_leave_stays_in_floats(tmp_path: Path, settings: dict, kinds: tuple[str, ...]) -> None:
+    shape = outline(bare_config(tmp_path, "qwen3_moe", quantization_config=settings), "int16")
+    by_role = {product.role: product.kind for product in (*shape.layers[0].dense, *shape.layers[0].expert)}
+    assert (by_role["q"], by_role["up"], by_role["router"]) == kinds
+    assert (shape.embed.kind, shape.head.kind) == ("bf16", "bf16")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"quant_method": "hqq"}, "quant_method 'hqq', which is not supported"),
+        ({"quant_method": "gptq", "bits": 3}, "'bits' is 3, which is not supported"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"a": PACKED, "b": PACKED}}, "2 groups.*--format"),
+        ({"quant_method": "awq", "modules_to_not_convert": [7]}, "'modules_to_not_convert' is .*not a list of names"),
+        ({"quant_method": "awq", "modules_to_not_convert": ["re:("]}, "holds 're:\\(', which is no pattern"),
+    ],
+)
+def test_a_config_that_does_not_say_the_formats_is_refused(tmp_path: Path, settings: dict, message: str) -> None:
+    with pytest.raises(ModelError, match=rf"config\.json: .*{message}"):
+        outline(bare_config(tmp_path, "qwen3_moe", quantization_config=settings), "int16")
+
+
+def test_weights_that_are_not_all_there_are_planned_by_the_config(tmp_path: Path) -> None:
+    folder = bare_config(tmp_path, "mixtral")
+    index = {"weight_map": {"lm_head.weight": "model-00001-of-00002.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert not outline(folder, "int16").whole
 
 
 def test_a_format_that_is_named_stands_for_the_stored_one(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ import pytest
 from isotherm.placement.cost import CostModel
 from isotherm.placement.draft import draft, model_of, overheads_of
 from isotherm.placement.explain import cpu_free_layers, read_rate
-from isotherm.placement.room import Alternative, FitError
 from isotherm.placement.hardware import Estimate
 from isotherm.placement.placed import Placement, Traffic
 from isotherm.placement.planner import Budgets, Planned
+from isotherm.placement.room import Alternative, FitError
 from isotherm.placement.shape import CPU
 from support.plans import GIB, MIB, large, layers_first, plan_of, wish, with_cards
 
@@ -22,7 +22,7 @@ def test_without_an_accelerator_all_lies_in_ram_and_the_plan_says_so() -> None:
     assert ram.total == large().nbytes + 1024 * large().kv_bytes + GIB // 2
     assert (dict(plan.shadow_price_ms_per_gib), dict(plan.value_ms_by_gib)) == ({}, {})
     told = " ".join(plan.reasons)
-    assert "No accelerator: all 3.38 GiB of weights lie in RAM and 1 threads of round" in told
+    assert "all 3.38 GiB of weights lie in RAM, and every layer is computed by one thread of round." in told
     assert "The KV cache of 1024 positions takes 0.02 GiB, 16.0 KiB each in int16." in told
     assert "`isotherm profile` would record a routing trace" in told
 
@@ -49,8 +49,20 @@ def test_weights_and_cache_get_what_overheads_leave() -> None:
     card = plan.ledger[1]
     fixed = sum(card.of(n) for n in ("prefill staging", "activations", "accelerator context", "headroom"))
     assert seen[-1].vram == (2 * GIB - fixed,)
+    draft(CostModel(large(vector_bytes=MIB), with_cards(8 * GIB)), asked, planner=planner)
+    assert seen[-1].vram == (2 * GIB - fixed - MIB,)
     assert card.free >= 0
     assert all(account.free >= 0 for account in plan.ledger)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_what_fits_into_ram_to_the_byte_is_planned(tied: bool) -> None:
+    shape = large(tied=tied, vector_bytes=4096)
+    size = shape.nbytes + 1024 * shape.kv_bytes + GIB // 2
+    (ram,) = draft(CostModel(shape, with_cards()), wish(ram=size), planner=layers_first).ledger
+    assert ram.free == 0
+    with pytest.raises(FitError):
+        draft(CostModel(shape, with_cards()), wish(ram=size - 1), planner=layers_first)
 
 
 def test_no_room_is_kept_for_streaming_where_nothing_is_streamed() -> None:
@@ -67,12 +79,22 @@ def test_room_is_kept_where_streaming_pays() -> None:
     assert plan.ledger[0].of("pinned host buffers") > 0
 
 
+def test_room_for_streaming_gives_way_to_weights() -> None:
+    cost = CostModel(large(), with_cards(24 * GIB))
+    plain = overheads_of(cost, wish([2 * GIB]), staged=False)
+    ram = plain.of_ram + large().nbytes + 1024 * large().kv_bytes - (2 * GIB - plain.of_vram(0)) + 100 * MIB
+    assert draft(cost, wish([2 * GIB], ram=ram + GIB), planner=layers_first).ledger[1].of("prefill staging") > 0
+    assert draft(cost, wish([2 * GIB], ram=ram), planner=layers_first).ledger[1].of("prefill staging") == 0
+
+
 def test_what_each_gib_saves_adds_up_to_what_the_card_saves() -> None:
     plan = plan_of([3 * GIB])
     cost = CostModel(large(), with_cards(24 * GIB))
     without = cost.decode(Placement.on_cpu(large()), plan.traffic).step_ms
     hops = plan.parts_ms.get("hops", 0.0)
-    saved = sum(plan.value_ms_by_gib["gpu0"])
+    card, values = plan.ledger[1], plan.value_ms_by_gib["gpu0"]
+    size = sum(card.of(name) for name in ("dense weights", "experts", "KV cache")) / GIB
+    saved = sum(values[:-1]) + values[-1] * (size - len(values) + 1)
     assert saved == pytest.approx(without - plan.step_ms + hops, rel=0.01)
     assert list(plan.value_ms_by_gib["gpu0"]) == sorted(plan.value_ms_by_gib["gpu0"], reverse=True)
 
@@ -120,7 +142,7 @@ def test_what_the_planner_cannot_place_is_refused_with_what_is_missing() -> None
     total = large().nbytes + 1024 * large().kv_bytes
     overheads = overheads_of(cost, wish([4 * GIB]), staged=False)
     card = overheads.of_vram(0) + total - 96 * MIB  # head and embedding are more than what is left
-    with pytest.raises(FitError, match=r"does not fit: 0\.03 GiB on ram more is needed"):
+    with pytest.raises(FitError, match=r"does not fit: 0\.03 GiB more of RAM would be needed"):
         draft(cost, wish([card], ram=overheads.of_ram + 96 * MIB), planner=layers_first)
 
 
@@ -139,10 +161,13 @@ def test_the_time_of_the_disk_slows_the_prediction() -> None:
         planned = layers_first(cost, traffic, budgets, kv_positions)
         return replace(planned, from_disk=(2, 0, 0, 0), disk_ms=50.0)
 
-    cost = CostModel(large(), with_cards())
+    cost = CostModel(large(), replace(with_cards(), ssd_read_gb_s=Estimate(0.5)))
     plain, slower = plan_of(), draft(cost, wish(disk=True), planner=planner)
     assert slower.step_ms == pytest.approx(plain.step_ms + 50)
     assert slower.predicted_decode_tok_s.value == pytest.approx(1000 / slower.step_ms)
+    assert slower.cpu_gb == pytest.approx(plain.cpu_gb - 2 * 2 / 8 * 96 * MIB / 1e9)
+    prompt_ms = [512e3 / plan.predicted_prefill_tok_s.value for plan in (plain, slower)]
+    assert prompt_ms[1] - prompt_ms[0] == pytest.approx(2 * 96 * MIB / 0.5e6, rel=0.01)  # both are touched by then
     assert slower.layers[0].from_disk == 2
     assert any(text.startswith("RAM is short: 2 experts, 0.19 GiB, would be read") for text in slower.reasons)
     assert slower.ledger[0].of("experts") == plain.ledger[0].of("experts") - 2 * 96 * MIB

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,20 @@ def test_a_failed_write_leaves_the_old_plan(plan: Plan, tmp_path: Path, monkeypa
     with pytest.raises(PlanError, match=r"plan\.json: cannot be written \(No space left"):
         save_plan(plan, file)
     assert (file.read_text(), len(list(tmp_path.iterdir()))) == ("old", 1)
+
+
+def test_of_several_writers_at_once_one_plan_is_left_whole(plan: Plan, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    plans = [replace(plan, policy=f"policy {number}") for number in range(4)]
+
+    def write(own: Plan) -> None:
+        for _ in range(5):
+            save_plan(own, file)
+            assert load_plan(file) in plans
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, plans))
+    assert [found.name for found in tmp_path.iterdir()] == ["plan.json"]
 
 
 Change = Callable[[dict[str, Any]], Any]
