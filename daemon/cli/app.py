@@ -11,6 +11,7 @@ from .demo import demo
 from .output import out
 from .plan import plan
 from .serve import serve
+from .simulate import simulate
 from .status import status
 from .stop import stop
 
@@ -41,6 +42,6 @@ def _root(
     """
 
 
-for command in (serve, chat, status, stop, demo, bench):
+for command in (serve, chat, status, stop, demo, bench, simulate):
     app.command()(command)
 app.add_typer(plan, name="plan")

@@ -24,7 +24,7 @@ from support.cli import daemon_state, run
 pytestmark = pytest.mark.usefixtures("own_folders")
 
 DAEMON = {"pid": os.getpid(), "started": 1.0, "port": 8440, "url": "u", "model": "m", "log": None}
-COMMANDS = ("serve", "chat", "status", "stop", "demo", "bench")
+COMMANDS = ("serve", "chat", "status", "stop", "demo", "bench", "simulate")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
