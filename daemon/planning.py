@@ -56,11 +56,32 @@ class PlanOptions:
             raise ConfigError(f"--streams is {self.streams}; it must lie between 1 and {_MOST_STREAMS}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a plan is made from. trace_name: what the trace is, in words."""
+
+    shape: ModelShape
+    hardware: HardwareProfile
+    trace: RoutingTrace | None
+    trace_name: str
+    wish: Wish
+
+
 def make_plan(options: PlanOptions, progress: Progress) -> Plan:
     """Where the model should lie and how fast it will be. No weight is read.
 
-    Raises ModelError, HardwareError, TraceError and ConfigError for what cannot be used, MemoryPlanError and FitError
-    where the model does not fit.
+    Raises what `case_of` does, and FitError where the model does not fit.
+    """
+    case = case_of(options, progress)
+    cost = model_of(case.shape, case.hardware, case.trace, disk=case.wish.disk)
+    return draft(cost, case.wish, trace_name=case.trace_name, alternatives=lambda: _alternatives(options))
+
+
+def case_of(options: PlanOptions, progress: Progress) -> Case:
+    """What the options ask for, read and looked up.
+
+    Raises ModelError, HardwareError, TraceError and ConfigError for what cannot be used, MemoryPlanError where the
+    model does not fit into the RAM of a machine without accelerators.
     """
     shape = outline(options.model, options.kv_cache, options.weight_format)
     context = _context(shape, options)
@@ -74,8 +95,7 @@ def make_plan(options: PlanOptions, progress: Progress) -> Plan:
     # Of this machine no weights are served from disk.
     disk = options.hardware is not None and hardware.ssd_read_gb_s.value > 0
     wish = _wish(shape, options, context, ram, _vram(hardware, options), disk)
-    cost = model_of(shape, hardware, trace, disk=wish.disk)
-    return draft(cost, wish, trace_name=trace_name, alternatives=lambda: _alternatives(options))
+    return Case(shape=shape, hardware=hardware, trace=trace, trace_name=trace_name, wish=wish)
 
 
 def _wish(shape: ModelShape, options: PlanOptions, context: int, ram: int, vram: Sequence[int], disk: bool) -> Wish:

@@ -13,6 +13,7 @@ from .output import out
 from .plan import plan
 from .profile import profile
 from .serve import serve
+from .simulate import simulate
 from .status import status
 from .stop import stop
 
@@ -43,7 +44,7 @@ def _root(
     """
 
 
-for command in (serve, chat, status, stop, demo, bench, calibrate):
+for command in (serve, chat, status, stop, demo, bench, calibrate, simulate):
     app.command()(command)
 app.add_typer(plan, name="plan")
 app.add_typer(profile, name="profile")

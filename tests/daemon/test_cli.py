@@ -24,8 +24,7 @@ from support.cli import daemon_state, run
 pytestmark = pytest.mark.usefixtures("own_folders")
 
 DAEMON = {"pid": os.getpid(), "started": 1.0, "port": 8440, "url": "u", "model": "m", "log": None}
-COMMANDS = ("serve", "chat", "status", "stop", "demo", "bench", "profile")
-COMMANDS = ("serve", "chat", "status", "stop", "demo", "bench", "calibrate")
+COMMANDS = ("serve", "chat", "status", "stop", "demo", "bench", "calibrate", "plan", "profile", "simulate")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

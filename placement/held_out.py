@@ -1,0 +1,44 @@
+"""What a replay learns from and what it is measured on: the two halves of a trace's sample, or a neutral one."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from .shape import ModelShape
+from .trace import PhaseCounts, RoutingTrace, empty_trace, last_tokens
+
+_NEUTRAL_TOKENS = 512
+_SEED = 7
+
+
+def halves(trace: RoutingTrace) -> tuple[RoutingTrace, RoutingTrace]:
+    """The trace with the first half of its sample and its counts of decode, and with the second."""
+    middle = len(trace.sample) // 2
+    first = replace(trace, sample=trace.sample[:middle], starts=trace.starts[trace.starts < middle])
+    return _counted(first), _counted(last_tokens(trace, len(trace.sample) - middle))
+
+
+def neutral_trace(shape: ModelShape) -> RoutingTrace:
+    """Of tokens that choose any experts of each layer alike; always the same ones."""
+    layer = shape.layers[shape.moe_layers[0]]
+    random = np.random.default_rng(_SEED)
+    keys = random.random((_NEUTRAL_TOKENS, len(shape.moe_layers), layer.num_experts), np.float32)
+    trace = empty_trace(shape.fingerprint, shape.moe_layers, layer.num_experts, layer.top_k)
+    trace.sample = np.argpartition(keys, layer.top_k - 1, axis=2)[:, :, : layer.top_k].astype(np.uint16)
+    trace.starts = np.zeros(1, np.int64)
+    return trace
+
+
+def _counted(trace: RoutingTrace) -> RoutingTrace:
+    """With the counts of decode that its sample has."""
+    tokens, layers, top_k = trace.sample.shape
+    keys = trace.sample.astype(np.int64) + (np.arange(layers) * trace.num_experts)[:, None]
+    counts = np.bincount(keys.reshape(-1), minlength=layers * trace.num_experts).reshape(layers, -1).astype(np.float64)
+    decode = PhaseCounts(
+        counts=counts,
+        mass=counts / top_k,
+        tokens=np.full(layers, float(tokens)),
+        steps=float(tokens),
+        distinct=np.full(layers, float(tokens * top_k)),
+    )
+    return replace(trace, phases={**trace.phases, "decode": decode})
