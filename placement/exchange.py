@@ -4,7 +4,8 @@ import numpy as np
 
 from .options import Floats, Ints, Options
 
-PAIRS = 400  # moves that are tried in pairs
+PAIRS = 600  # moves that are tried in pairs
+LOOKED_AT = 20_000  # to find so many that differ
 BETTER = 1e-12  # relative gain below which a move is rounding
 
 
@@ -69,10 +70,12 @@ def _move_two(table: Options, choices: Ints, prices: Floats) -> bool:
     priced = table.priced(prices)
     loss = priced - priced[rows, choices][:, None]
     loss[rows, choices] = np.inf
-    count = min(PAIRS, int(np.isfinite(loss).sum()))
+    count = min(LOOKED_AT, int(np.isfinite(loss).sum()))
     group, option = np.unravel_index(np.argsort(loss, axis=None, kind="stable")[:count], loss.shape)
     change = table.cost[group, option] - table.cost[group, choices[group]]
     grown = table.size[group, option] - table.size[group, choices[group]]
+    which = _unlike(change, grown)[:PAIRS]
+    group, option, change, grown = group[which], option[which], change[which], grown[which]
     both = change[:, None] + change[None, :]
     allowed = group[:, None] != group[None, :]
     for column, room in zip(grown.T, table.budgets - table.used(choices), strict=True):
@@ -84,6 +87,13 @@ def _move_two(table: Options, choices: Ints, prices: Floats) -> bool:
     choices[group[first]] = option[first]
     choices[group[second]] = option[second]
     return True
+
+
+def _unlike(change: Floats, grown: Ints) -> Ints:
+    """The numbers of the moves, in order, without those that two earlier ones equal: groups may be alike."""
+    order = np.lexsort((change, *grown.T))
+    alike = (change[order][2:] == change[order][:-2]) & (grown[order][2:] == grown[order][:-2]).all(axis=1)
+    return np.sort(order[np.concatenate(([True] * min(len(order), 2), ~alike))])
 
 
 def _weight(table: Options, excess: Ints) -> Floats:

@@ -6,10 +6,9 @@ import numpy as np
 
 from .options import Flags, Floats, Ints, Options, undominated
 
-STATES = 4096  # kept after a group; with one budget, whose states are ordered, so many times more
-ONE_BUDGET = 8
-WORK = 1 << 18  # states x options that are looked at in a group
+WORK = 1_000_000  # states x options that are looked at in all
 COMPARED = 1024  # so many states are compared with one another where there is more than one budget
+ROUGHLY = 4  # as many states as may be kept are compared with one another
 BETTER = 1e-10  # relative
 
 
@@ -40,16 +39,19 @@ def search(table: Options, prices: Floats, bound: float, upper: float) -> tuple[
     steps: list[tuple[Ints, Ints]] = []
     complete = True
     for step, group in enumerate(order):
-        real = np.flatnonzero(np.isfinite(core.cost[group]))
-        grown, parent, option = _grow(states, core, int(group), real)
+        grown, parent, option = _grow(states, core, int(group))
         fits = (grown.used + smallest[step + 1] <= core.budgets).all(axis=1)
-        reach = grown.cost + np.max(
-            [suffix[step + 1] - (core.budgets - grown.used) @ price for price, suffix in zip(several, ahead, strict=True)],
-            axis=0,
-        )
-        kept = np.flatnonzero(fits & (reach < target))
-        kept = kept[_distinct(grown.take(kept))]
+        reach = np.where(fits, grown.cost, np.inf)
+        kept = np.arange(len(reach))
+        for price, suffix in zip(several, ahead, strict=True):
+            room = (core.budgets - grown.used[kept]) @ price
+            reach[kept] = np.maximum(reach[kept], grown.cost[kept] + suffix[step + 1] - room)
+            kept = kept[reach[kept] < target]
         width = _width(core, int(order[min(step + 1, len(order) - 1)]))
+        if len(kept) > ROUGHLY * width:
+            complete = False
+            kept = np.sort(kept[np.argsort(reach[kept], kind="stable")[: ROUGHLY * width]])
+        kept = kept[_distinct(grown.take(kept))]
         if len(kept) > width:
             complete = False
             kept = np.sort(kept[np.argsort(reach[kept], kind="stable")[:width]])
@@ -98,8 +100,9 @@ def _smallest_ahead(core: Options, order: Ints) -> Ints:
     return np.concatenate((np.cumsum(least[::-1], axis=0)[::-1], np.zeros((1, least.shape[1]), dtype=np.int64)))
 
 
-def _grow(states: States, core: Options, group: int, real: Ints) -> tuple[States, Ints, Ints]:
+def _grow(states: States, core: Options, group: int) -> tuple[States, Ints, Ints]:
     """Each state with each option: the new states, and of each its old state and its option."""
+    real = np.flatnonzero(np.isfinite(core.cost[group]))
     cost = (states.cost[:, None] + core.cost[group, real]).reshape(-1)
     used = (states.used[:, None, :] + core.size[group, real]).reshape(len(cost), -1)
     parent = np.repeat(np.arange(len(states.cost)), len(real))
@@ -123,8 +126,7 @@ def _distinct(states: States) -> Ints:
 def _width(core: Options, following: int) -> int:
     """How many states to keep before a group."""
     options = int(np.isfinite(core.cost[following]).sum())
-    states = STATES * ONE_BUDGET if len(core.budgets) == 1 else STATES
-    return max(min(states, WORK // options), 1)
+    return max(WORK // (core.groups * options), 1)
 
 
 def _trace_back(core: Options, order: Ints, steps: list[tuple[Ints, Ints]], state: int) -> Ints:
