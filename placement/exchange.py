@@ -15,17 +15,17 @@ def repair(table: Options, choices: Ints, prices: Floats) -> Ints:
     rows = np.arange(table.groups)
     priced = table.priced(prices)
     floor = 1e-12 * (np.abs(table.cost.min(axis=1)).sum() + 1.0)
-    over = _weight(table, table.used(choices) - table.budgets)
+    over = _missing(table.used(choices) - table.budgets)
     while over > 0:
         used = table.used(choices) - table.size[rows, choices][:, None, :] + table.size
-        gained = over - _weight(table, used - table.budgets)
+        gained = over - _missing(used - table.budgets)
         loss = np.maximum(priced - priced[rows, choices][:, None], 0.0) + floor
         rate = np.where((gained > 0) & np.isfinite(priced), loss / np.where(gained > 0, gained, 1.0), np.inf)
         group, option = np.unravel_index(int(rate.argmin()), rate.shape)
         if not np.isfinite(rate[group, option]):
             break
         choices[group] = option
-        over = _weight(table, table.used(choices) - table.budgets)
+        over = _missing(table.used(choices) - table.budgets)
     return choices
 
 
@@ -71,6 +71,8 @@ def _move_two(table: Options, choices: Ints, prices: Floats) -> bool:
     loss = priced - priced[rows, choices][:, None]
     loss[rows, choices] = np.inf
     count = min(LOOKED_AT, int(np.isfinite(loss).sum()))
+    if count < 2:
+        return False
     group, option = np.unravel_index(np.argsort(loss, axis=None, kind="stable")[:count], loss.shape)
     change = table.cost[group, option] - table.cost[group, choices[group]]
     grown = table.size[group, option] - table.size[group, choices[group]]
@@ -81,7 +83,7 @@ def _move_two(table: Options, choices: Ints, prices: Floats) -> bool:
     for column, room in zip(grown.T, table.budgets - table.used(choices), strict=True):
         allowed &= column[:, None] + column[None, :] <= room
     both = np.where(allowed, both, np.inf)
-    if not both.size or both.min() >= -BETTER * abs(table.total(choices)):
+    if both.min() >= -BETTER * abs(table.total(choices)):
         return False
     first, second = np.unravel_index(int(both.argmin()), both.shape)
     choices[group[first]] = option[first]
@@ -93,9 +95,9 @@ def _unlike(change: Floats, grown: Ints) -> Ints:
     """The numbers of the moves, in order, without those that two earlier ones equal: groups may be alike."""
     order = np.lexsort((change, *grown.T))
     alike = (change[order][2:] == change[order][:-2]) & (grown[order][2:] == grown[order][:-2]).all(axis=1)
-    return np.sort(order[np.concatenate(([True] * min(len(order), 2), ~alike))])
+    return np.sort(order[np.concatenate(([True, True], ~alike))])
 
 
-def _weight(table: Options, excess: Ints) -> Floats:
-    """Overruns of all budgets in one number, each by its scale."""
-    return np.asarray((np.maximum(excess, 0) / table.scale).sum(axis=-1), dtype=np.float64)
+def _missing(excess: Ints) -> Floats:
+    """What is missing of all budgets together."""
+    return np.asarray(np.maximum(excess, 0).sum(axis=-1), dtype=np.float64)

@@ -57,11 +57,11 @@ class Options:
 
     def bound(self, prices: Floats) -> float:
         """No choice within the budgets costs less, at any prices that are not negative."""
-        return float(self.priced(prices).min(axis=1, initial=np.inf).sum() - prices @ self.budgets)
+        return float(self.priced(prices).min(axis=1).sum() - prices @ self.budgets)
 
     def keep(self, kept: Flags) -> "Options":
         """The options of `kept` [groups, options], at least one in each group, in their order."""
-        length = int(kept.sum(axis=1).max(initial=1))
+        length = int(kept.sum(axis=1).max())
         order = np.argsort(~kept, axis=1, kind="stable")[:, :length]
         rows = np.arange(self.groups)[:, None]
         cost = np.where(kept[rows, order], self.cost[rows, order], np.inf)
@@ -71,7 +71,7 @@ class Options:
 def tabulate(groups: Sequence[Costed], budgets: Ints) -> Options:
     """The undominated options of all groups."""
     kept = [undominated(group.cost, group.size) for group in groups]
-    length = max((len(which) for which in kept), default=1)
+    length = max(len(which) for which in kept)
     cost = np.full((len(groups), length), np.inf)
     size = np.zeros((len(groups), length, len(budgets)), dtype=np.int64)
     original = np.zeros((len(groups), length), dtype=np.int64)
@@ -79,7 +79,7 @@ def tabulate(groups: Sequence[Costed], budgets: Ints) -> Options:
         cost[number, : len(which)] = group.cost[which]
         size[number, : len(which)] = group.size[which]
         original[number, : len(which)] = which
-    largest = size.max(axis=1, initial=0).sum(axis=0)
+    largest = size.max(axis=1).sum(axis=0)
     return Options(cost, size, budgets, original, np.maximum(np.minimum(budgets, largest), 1).astype(np.float64))
 
 

@@ -52,6 +52,8 @@ def solve(groups: Sequence[Group], budgets: Sequence[int]) -> Solution:
     """
     limits = np.asarray(budgets, dtype=np.int64).reshape(-1)
     _check(groups, len(limits))
+    if not groups:
+        return Solution(np.zeros(0, dtype=np.int64), 0.0, 0.0, np.zeros(len(limits)))
     most = sum((group.size.max(axis=0) for group in groups), np.zeros_like(limits))
     binding = most > limits  # a budget that nothing can exceed has no price, and is left out
     table = tabulate([Group(group.cost, group.size[:, binding]) for group in groups], limits[binding])
