@@ -42,7 +42,8 @@ class Options:
 
     def used(self, choices: Ints) -> Ints:
         """Of each budget: int64 [budgets]."""
-        return self.size[np.arange(self.groups), choices].sum(axis=0)
+        used: Ints = self.size[np.arange(self.groups), choices].sum(axis=0)
+        return used
 
     def total(self, choices: Ints) -> float:
         return float(self.cost[np.arange(self.groups), choices].sum())
@@ -53,7 +54,8 @@ class Options:
 
     def priced(self, prices: Floats) -> Floats:
         """Cost plus the price of what is used: float64 [groups, options]."""
-        return self.cost + self.size @ prices
+        priced: Floats = self.cost + self.size @ prices
+        return priced
 
     def bound(self, prices: Floats) -> float:
         """No choice within the budgets costs less, at any prices that are not negative."""
@@ -89,6 +91,7 @@ def undominated(cost: Floats, size: Ints) -> Ints:
     beaten = np.ones((len(order), len(order)), dtype=np.bool_)
     for column in size[order].T:
         # Ranks are compared several times faster than sizes.
-        ranks = np.unique(column, return_inverse=True)[1].astype(np.int16 if len(order) < 1 << 15 else np.int64)
-        beaten &= ranks[:, None] <= ranks[None, :]
+        ranks = np.unique(column, return_inverse=True)[1]
+        small = ranks.astype(np.int16) if len(ranks) < 1 << 15 else ranks
+        beaten &= small[:, None] <= small[None, :]
     return np.sort(order[~np.triu(beaten, 1).any(axis=0)])

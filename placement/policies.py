@@ -1,0 +1,111 @@
+"""Policies: what may lie on an accelerator: whole layers, the hottest experts, recently used ones, or both."""
+
+import numpy as np
+
+from .decode_cost import add_head
+from .machine import Machine
+from .menu import Menu, Task, coarse, end_menu, layer_menu, menu_of, splits
+from .options import Floats, Ints
+from .reuse import hits_beside_pins
+from .shape import CPU, LayerShape
+from .times import Times
+from .touch import hottest
+from .trace import RoutingTrace
+
+REFINED = 6  # layers with a part of their experts on an accelerator that get every split between two
+PINNED = (8, 4, 2)  # a tail begins after one part in so many of a layer's experts
+
+Parts = list[Menu]  # in the order of a step: the embedding, the layers, the head
+
+
+def static_parts(task: Task) -> Parts:
+    """Any number of the hottest experts of each layer on any accelerator, the others on the CPU, or on disk where host
+    memory is short of them and there is a disk."""
+    cost, shape = task.cost, task.cost.shape
+    short = shape.nbytes + shape.kv_bytes * task.kv_positions > task.budgets[-1]
+    disk = short and cost.hardware.ssd_read_gb_s.value > 0
+    alike: dict[LayerShape, Menu] = {}
+    menus = []
+    for number, layer in enumerate(shape.layers):
+        if cost.trace is not None or layer not in alike:
+            alike[layer] = layer_menu(task, number, disk=disk)
+        menus.append(alike[layer])
+    machine = Machine(cost.hardware, shape)
+    heads = [Times() for _ in task.devices]
+    for times, device in zip(heads, task.devices, strict=True):
+        add_head(times, machine, device, task.traffic.streams)
+    # The embedding is looked up, not multiplied; what a step takes anyhow is counted with it.
+    embed = end_menu(task, shape.embed.nbytes, [machine.cpu.step_ms] * len(heads))
+    return [embed, *menus, end_menu(task, shape.head.nbytes, [times.total_ms for times in heads])]
+
+
+def refined_parts(task: Task, parts: Parts, choices: Ints) -> Parts:
+    """With every split between two accelerators, for layers that hold a part of their experts on one: what is left of
+    two of them may hold what neither can."""
+    layers = task.cost.shape.layers
+    hot = [int(menu.hot[choice]) for menu, choice in zip(parts, choices, strict=True)][1:-1]
+    partly = [number for number, layer in enumerate(layers) if 0 < hot[number] < layer.num_experts]
+    parts = list(parts)
+    for number in partly[:REFINED] if len(task.cards) > 1 else ():
+        menu = parts[number + 1]
+        dense = int(menu.dense[choices[number + 1]])
+        parts[number + 1] = Menu.join([menu, splits(task, number, dense, np.arange(1, layers[number].num_experts))])
+    return parts
+
+
+def whole_layer_parts(task: Task, static: Parts) -> Parts:
+    """Each layer is all on one accelerator, or has nothing there."""
+    counts = [0, *(layer.num_experts for layer in task.cost.shape.layers), 0]
+    made: dict[int, Menu] = {}  # parts that are one stay one
+    for menu, count in zip(static, counts, strict=True):
+        if id(menu) not in made:
+            whole = menu.hot == np.where(menu.dense == CPU, 0, count)
+            together = (menu.warm == 0) & ((menu.hot == 0) | (menu.first == menu.dense))
+            made[id(menu)] = menu.take(whole & together)
+    return [made[id(menu)] for menu in static]
+
+
+def adaptive_parts(task: Task, static: Parts, trace: RoutingTrace, *, pins: bool) -> Parts:
+    """Slots of each layer on an accelerator hold the experts that were used last. pins: the hottest ones stay beside
+    them, and layers may do without slots."""
+    order = np.array([hottest(task.cost.share(number)) for number in trace.layers])
+    counts = sorted({trace.num_experts // part for part in PINNED}) if pins else [0]
+    tables = {n: hits_beside_pins(trace.sample, order, n, task.traffic.streams) for n in counts}
+    parts = list(static)
+    for index, number in enumerate(trace.layers):
+        menu = static[number + 1]
+        kept = menu if pins else menu.take(menu.hot + menu.warm == 0)
+        found = [_with_slots(task, number, pinned, table[index]) for pinned, table in tables.items()]
+        parts[number + 1] = Menu.join([kept, *found])
+    return parts
+
+
+def _with_slots(task: Task, number: int, pinned: int, hits: Floats) -> Menu:
+    """Options of a layer with slots on an accelerator; hits: of a token in 0 .. all slots.
+
+    The layer takes what it would with as many hits by pinned experts alone. Each miss is computed by the CPU and then
+    brought into a slot, for which host memory is read once more.
+    """
+    cost, layer = task.cost, task.cost.shape.layers[number]
+    share = np.sort(cost.share(number))[::-1]
+    held = np.concatenate(([0.0], np.cumsum(share)))
+    slots = coarse(layer.num_experts - pinned)
+    hit = np.minimum(held[pinned] + hits[slots], held[-1])
+    alike = np.interp(hit, held, np.arange(len(held)))
+    moved = (task.traffic.streams * (held[-1] - hit) * layer.expert_bytes).astype(np.int64)
+    read = max(estimate.value for estimate in cost.hardware.cpu.read_gb_s.values())
+    return Menu.join(
+        menu_of(
+            task,
+            layer,
+            np.interp(alike, np.arange(len(held)), cost.expert_curve(number, dense, card, task.traffic))
+            + moved / read / 1e6,
+            dense,
+            first=card,
+            hot=pinned + slots,
+            slots=slots,
+            moved=moved,
+        )
+        for dense in task.devices
+        for card in task.cards
+    )
