@@ -23,8 +23,13 @@ def solve_chain(task: Task, menus: list[Menu]) -> Solution:
     first = _solve(task, menus, every)
     found = [_gathered(menus, first.choices)]
     prices = first.prices
+    asked: list[list[int]] = []
     for _ in range(ROUNDS if hops.any() else 0):
         path = _path(menus, prices, hops)
+        here = [int(menu.dense[option]) for menu, option in zip(menus, found[-1], strict=True)]
+        if path == here or path in asked:
+            break
+        asked.append(path)
         allowed = [np.flatnonzero(menu.dense == device) for menu, device in zip(menus, path, strict=True)]
         try:
             solution = _solve(task, menus, allowed)

@@ -5,8 +5,9 @@ import numpy as np
 from .options import Floats, Ints, Options
 
 PAIRS = 600  # moves that are tried in pairs
+AT_ONCE = 8  # so many rounds take a move in every group
 LOOKED_AT = 20_000  # to find so many that differ
-BETTER = 1e-12  # relative gain below which a move is rounding
+BETTER = 1e-7  # relative gain below which a move is not worth its time; the search that follows finds the rest
 
 
 def repair(table: Options, choices: Ints, prices: Floats) -> Ints:
@@ -21,11 +22,19 @@ def repair(table: Options, choices: Ints, prices: Floats) -> Ints:
         gained = over - _missing(used - table.budgets)
         loss = np.maximum(priced - priced[rows, choices][:, None], 0.0) + floor
         rate = np.where((gained > 0) & np.isfinite(priced), loss / np.where(gained > 0, gained, 1.0), np.inf)
-        group, option = np.unravel_index(int(rate.argmin()), rate.shape)
-        if not np.isfinite(rate[group, option]):
+        least = rate.min(axis=1)
+        # Some groups at a time: where all are alike, one by one would take long.
+        for group in np.argsort(least, kind="stable")[: 1 + table.groups // AT_ONCE]:
+            if over <= 0 or not np.isfinite(least[group]):
+                break
+            before, choices[group] = choices[group], rate[group].argmin()
+            left = _missing(table.used(choices) - table.budgets)
+            if left < over:
+                over = left
+            else:
+                choices[group] = before
+        if not np.isfinite(least).any():
             break
-        choices[group] = option
-        over = _missing(table.used(choices) - table.budgets)
     return choices
 
 

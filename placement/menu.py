@@ -12,7 +12,8 @@ from .placed import Traffic
 from .shape import CPU, LayerShape
 from .touch import hottest
 
-PARTS = 8  # experts that are split between two accelerators, or read from disk, come in so many parts
+PARTS = 16  # experts that are read from disk, or have slots, come in so many parts
+SPLIT = 4  # and those that are split between two accelerators
 FULL_CURVE = 1024  # options of a layer up to which each number of experts is one
 
 
@@ -91,14 +92,14 @@ def layer_menu(task: Task, number: int, *, disk: bool) -> Menu:
         if disk or len(counts) * len(task.devices) * len(curves) > FULL_CURVE:
             counts = coarse(layer.num_experts)
         parts += [menu_of(task, layer, curve[counts], dense, first=card, hot=counts) for card, curve in curves.items()]
-        parts.append(splits(task, number, dense, coarse(layer.num_experts)[:-1]))
+        parts.append(splits(task, number, dense, coarse(layer.num_experts, SPLIT)[:-1]))
     menu = Menu.join(parts)
     return Menu.join([menu, *_from_disk(task, number, menu)]) if disk else menu
 
 
-def coarse(count: int) -> Ints:
-    """Up to 2 PARTS numbers from 1 to `count`, which is among them."""
-    return np.unique(np.linspace(0, count, 2 * PARTS + 1).astype(np.int64))[1:]
+def coarse(count: int, parts: int = PARTS) -> Ints:
+    """Up to so many numbers from 1 to `count`, which is among them."""
+    return np.unique(np.linspace(0, count, parts + 1).astype(np.int64))[1:]
 
 
 def splits(task: Task, number: int, dense: int, counts: Ints) -> Menu:

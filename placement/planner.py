@@ -17,6 +17,7 @@ from .verdict import Verdict, judge
 
 WHOLE, STATIC, TAIL, ADAPTIVE = "whole layers", "static pins", "pins and adaptive tail", "adaptive"
 WORTH = 0.02  # of a step: what less of a policy must save to be taken instead of one that is simpler
+SAME = 1e-3  # of a step: a difference that is none
 ON_CPU = "all on the CPU"
 GIB = 1 << 30
 NONE = np.zeros(0, dtype=np.int64)
@@ -170,10 +171,15 @@ def _reason(
     for other in considered:
         if other.policy == best.policy or other.step_ms is None:
             continue
-        saved = other.step_ms - best.step_ms
-        which = f"{saved:.2f} ms less than" if saved >= 0 else f"{-saved:.2f} ms more but simpler than"
-        parts.append(f"{which} {other.policy} ({other.step_ms:.2f} ms)")
+        parts.append(_compared(other.step_ms - best.step_ms, other.policy, other.step_ms))
     text = ", ".join(parts) + "."
     if trace is None:
         return text + " There is no trace: experts count as alike, and no gain is claimed for pinning some of a layer."
     return f"{text} {verdict.text}" if verdict is not None else text
+
+
+def _compared(saved: float, policy: str, step_ms: float) -> str:
+    if abs(saved) < SAME * step_ms:
+        return f"as fast as {policy}"
+    which = f"{saved:.2f} ms less than" if saved > 0 else f"{-saved:.2f} ms more, but simpler, than"
+    return f"{which} {policy} ({step_ms:.2f} ms)"

@@ -9,7 +9,7 @@ from .options import Flags, Floats, Ints, Options
 
 ROUNDS = 100  # the columns of the relaxed problem are all found in far fewer
 FEW = 4000  # so many options are given to the relaxed problem at once
-CLOSE = 1e-10  # relative, of the relaxed problem's value to the bound
+CLOSE = 1e-6  # relative, of the relaxed problem's value to the bound
 
 
 class Overfull(Exception):

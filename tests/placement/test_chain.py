@@ -1,0 +1,48 @@
+"""Hops between neighbours, against every choice there is."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from isotherm.placement.chain import hop_table, solve_chain, total_ms
+from isotherm.placement.cost import CostModel
+from isotherm.placement.menu import Menu, Task, menu_of
+from isotherm.placement.placed import Traffic
+from isotherm.placement.shape import CPU
+from support.cost_cases import accelerator, layer, machine, model
+
+
+def task(*, hop_us: float, budget: int) -> Task:
+    cost = CostModel(model(), machine(accelerator(hop_us=hop_us)))
+    return Task(cost, Traffic(), (budget, 1 << 40), 0)
+
+
+def part(here: Task, on_card: float, on_cpu: float) -> Menu:
+    shape = layer(0, 0)
+    return Menu.join([menu_of(here, shape, [on_cpu], CPU), menu_of(here, shape, [on_card], 0)])
+
+
+@pytest.mark.parametrize("hop_us", [0, 5, 30, 100])
+@pytest.mark.parametrize("fitting", [1, 2, 3, 5])
+def test_finds_the_least_time_with_hops(hop_us: float, fitting: int) -> None:
+    here = task(hop_us=hop_us, budget=fitting * layer(0, 0).dense_bytes)
+    saved = [0.05, 0.1, 0.02, 0.11, 0.05]
+    menus = [part(here, 1 - each, 1.0) for each in saved]
+    hops = hop_table(here)
+    least = min(
+        total_ms(menus, np.array(options), hops)
+        for options in product((0, 1), repeat=len(menus))
+        if sum(options) <= fitting
+    )
+    solution = solve_chain(here, menus)
+    assert solution.bound <= least + 1e-12
+    assert solution.cost <= least * 1.01
+    assert solution.choices.sum() <= fitting
+
+
+def test_parts_that_are_alike_lie_together() -> None:
+    here = task(hop_us=30, budget=3 * layer(0, 0).dense_bytes)
+    alike = part(here, 0.8, 1.0)
+    dense = solve_chain(here, [alike] * 7).choices.tolist()
+    assert sum(dense) == 3
+    assert sum(one != other for one, other in zip(dense, dense[1:], strict=False)) == 1
