@@ -9,38 +9,48 @@ from .menu import Menu, Task
 from .options import Floats, Ints
 from .solve import Group, Infeasible, Solution, solve
 
-ROUNDS = 2  # of prices and paths; the prices hardly change after
+FACTORS = (0.0, 0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0)  # of the prices that paths are sought for
+TRIED = 4  # of those paths, the cheapest at the true prices
 
 
 def solve_chain(task: Task, menus: list[Menu]) -> Solution:
     """An option of each part, in the order in which a step visits them; cost and bound count the hops between.
 
-    The knapsack knows no neighbours. So its prices are given to the shortest path over the devices of the dense parts,
-    and it is solved again on that path; the best of all is taken. Raises Infeasible.
+    The knapsack knows no neighbours. So its prices, and higher and lower ones, are given to the shortest path over the
+    devices of the dense parts, and it is solved again on those paths; the best of all is taken. Raises Infeasible.
     """
     hops = hop_table(task)
-    every = [np.arange(len(menu.cost)) for menu in menus]
-    first = _solve(task, menus, every)
+    first = _solve(task, menus, [np.arange(len(menu.cost)) for menu in menus])
     found = [_gathered(menus, first.choices)]
-    prices = first.prices
-    asked: list[list[int]] = []
-    for _ in range(ROUNDS if hops.any() else 0):
-        path = _path(menus, prices, hops)
-        here = [int(menu.dense[option]) for menu, option in zip(menus, found[-1], strict=True)]
-        if path == here or path in asked:
-            break
-        asked.append(path)
+    for path in _paths(menus, first.prices, hops, found[0]):
         allowed = [np.flatnonzero(menu.dense == device) for menu, device in zip(menus, path, strict=True)]
         try:
             solution = _solve(task, menus, allowed)
         except Infeasible:  # the path asks for more than there is: what was found stands
-            break
+            continue
         found.append(np.array([which[choice] for which, choice in zip(allowed, solution.choices, strict=True)]))
-        prices = solution.prices
     totals = [total_ms(menus, options, hops) for options in found]
     best = int(np.argmin(totals))
     # Without its hops nothing takes longer, so the bound of the first holds.
     return Solution(found[best], totals[best], first.bound, first.prices)
+
+
+def _paths(menus: list[Menu], prices: Floats, hops: Floats, options: Ints) -> list[tuple[int, ...]]:
+    """The paths that are worth a try, none if the shortest one was already taken."""
+    here = tuple(int(menu.dense[option]) for menu, option in zip(menus, options, strict=True))
+    if not hops.any() or _path(menus, prices, hops) == here:
+        return []
+    paths = {_path(menus, prices * factor, hops) for factor in FACTORS} - {here}
+    return sorted(paths, key=lambda path: (_priced(menus, path, prices, hops), path))[:TRIED]
+
+
+def _priced(menus: list[Menu], path: tuple[int, ...], prices: Floats, hops: Floats) -> float:
+    """What a path costs at least, sizes priced."""
+    least = sum(
+        float((menu.cost + menu.size @ prices)[menu.dense == device].min())
+        for menu, device in zip(menus, path, strict=True)
+    )
+    return least + sum(float(hops[source, target]) for source, target in pairwise(path))
 
 
 def hop_table(task: Task) -> Floats:
@@ -72,7 +82,7 @@ def _gathered(menus: list[Menu], choices: Ints) -> Ints:
     return choices
 
 
-def _path(menus: list[Menu], prices: Floats, hops: Floats) -> list[int]:
+def _path(menus: list[Menu], prices: Floats, hops: Floats) -> tuple[int, ...]:
     """The device of each dense part on the cheapest way through all parts, sizes priced."""
     devices = len(hops)
     numbers = np.array([*range(devices - 1), -1])
@@ -88,4 +98,4 @@ def _path(menus: list[Menu], prices: Floats, hops: Floats) -> list[int]:
     for previous in reversed(came):
         path.append(int(numbers[at]))
         at = int(previous[at])
-    return path[::-1]
+    return tuple(path[::-1])

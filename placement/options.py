@@ -50,7 +50,8 @@ class Options:
 
     def overrun(self, choices: Ints) -> Ints:
         """How much of each budget is missing: int64 [budgets]."""
-        return np.maximum(self.used(choices) - self.budgets, 0)
+        missing: Ints = np.maximum(self.used(choices) - self.budgets, 0)
+        return missing
 
     def priced(self, prices: Floats) -> Floats:
         """Cost plus the price of what is used: float64 [groups, options]."""

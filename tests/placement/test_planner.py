@@ -83,14 +83,16 @@ def test_without_a_card_all_is_on_the_cpu() -> None:
 
 
 def test_beats_pinning_by_frequency_where_calls_cost_most() -> None:
-    """Room for one layer's experts, all alike but for a hair: the hottest of both layers leave both calls to the CPU."""
+    """Room for one layer's experts, nearly alike: the hottest of both leave the CPU a call in each."""
     shape = model(layers=2)
     rows = [[[a, b], [a, b]] for a in range(8) for b in range(8) if a != b for _ in range(6)]
     rows += [[[0, 1], [2, 3]], [[2, 3], [0, 1]]] * 20
+    rows = [rows[i] for i in np.random.default_rng(0).permutation(len(rows))]  # so that nothing is used again soon
     trace = trace_of(rows, 8, list(range(0, len(rows), 40)))
     cost = CostModel(shape, machine(accelerator(hop_us=0), call_us=400), trace)
     vram = 2 * DENSE + 8 * EXPERT
     planned = plan_placement(cost, Traffic(context=0), Budgets(vram=(vram,), ram=PLENTY), 0, HELPS)
+    assert planned.policy == STATIC
     counts = np.array([cost.share(layer) for layer in range(2)])
     pinned = np.full(16, CPU, np.int8)
     pinned[np.argsort(-counts.ravel(), kind="stable")[:8]] = 0
@@ -98,7 +100,7 @@ def test_beats_pinning_by_frequency_where_calls_cost_most() -> None:
     ours = cost.decode(planned.placement, Traffic(context=0)).step_ms
     assert used(planned.placement, shape, 0, 0) <= vram
     assert 0 < (by_frequency.experts[0] == 0).sum() < 8
-    assert ours < cost.decode(by_frequency, Traffic(context=0)).step_ms * 0.9
+    assert ours < cost.decode(by_frequency, Traffic(context=0)).step_ms - 0.1  # a quarter of a call
 
 
 def test_the_hottest_experts_are_pinned() -> None:
@@ -142,7 +144,7 @@ def test_slots_are_chosen_where_experts_are_used_again_soon() -> None:
     adaptive, static = step_of(planned, ADAPTIVE), step_of(planned, STATIC)
     assert adaptive is not None
     assert static is not None
-    assert adaptive < 0.9 * static
+    assert adaptive < static - 0.04
     assert "slots" in next(each.note for each in planned.considered if each.policy == ADAPTIVE)
 
 

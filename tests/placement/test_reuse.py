@@ -42,7 +42,7 @@ def test_without_pins_differs_from_a_cold_cache_by_its_beginning_alone() -> None
     sample = choices(700)
     order = np.tile(np.arange(EXPERTS), (2, 1))
     warm, cold = hits_beside_pins(sample, order, 0) / TOP_K, layer_hits(sample, EXPERTS)
-    assert np.abs(warm - cold).max() <= EXPERTS / (TOP_K * 700)
+    assert np.abs(warm - cold).max() <= 1.001 * EXPERTS / (TOP_K * 700)
 
 
 def test_streams_take_turns() -> None:
