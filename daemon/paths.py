@@ -42,6 +42,8 @@ def routing_folder() -> Path:
 def routing_file(fingerprint: str) -> Path:
     """The trace of a model."""
     return routing_folder() / f"{fingerprint[:32]}.npz"
+
+
 def hardware_file(threads: int) -> Path:
     """What was measured of this machine with so many threads."""
     return state_folder() / "hardware" / f"threads-{threads}.json"

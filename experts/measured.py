@@ -82,7 +82,7 @@ class MeasuredExperts(Measured):
         }
         super().__init__(*ops_of(spec, random_model(shapes, lambda _: kind, seating), _MOST_TOKENS, seating.threads))
         for run in range(self.layers):
-            self._ops.group("experts")
+            self._ops.group(run % distinct)
             self._ops.feed_forward(run % distinct, "experts", together=False)
             self._ops.project_down(run % distinct, "experts")
         self.program = self._ops.program()
@@ -98,5 +98,5 @@ class MeasuredExperts(Measured):
         """Send so many tokens to each of `count` experts from `first` on; after the last comes the first."""
         ids = np.repeat((first + np.arange(count)) % self.experts, tokens)
         routes = self._ops.buffers.branches["experts"].routes
-        routes.ids[: ids.size], routes.weights[: ids.size] = ids, 1
+        routes.ids[:, : ids.size], routes.weights[:, : ids.size] = ids, 1
         self.set_tokens(ids.size)

@@ -22,7 +22,9 @@ _AUTO = "auto"
 _DEFAULT = Config()
 _MOST_STREAMS, _MOST_THREADS, _MOST_TOKENS, _MOST_WIDTH = 512, 1024, 65536, 1 << 20
 _MODES = {  # the parameters that belong to one thing to measure
-    **dict.fromkeys(("model", "affinity", "prompt", "gen", "streams", "context", "kv_cache", "no_pack_cache"), "a model"),
+    **dict.fromkeys(
+        ("model", "affinity", "prompt", "gen", "streams", "context", "kv_cache", "no_pack_cache"), "a model"
+    ),
     **dict.fromkeys(("moe", "weight_format", "tokens"), "--moe"),
     "kernels": "--kernels",
 }
