@@ -17,6 +17,21 @@ if TYPE_CHECKING:
 
 _MOST_TOKENS = 1 << 16
 
+Prompts = Annotated[
+    str | None,
+    typer.Option(
+        help='Prompts to run: a .jsonl file with {"messages": ...} or {"prompt": ...} on each line, a text file of '
+        "one a line, a folder of .jsonl files and of texts, or - for standard input.",
+        metavar="FILE|FOLDER|-",
+        show_default="a bundled mixed sample",
+    ),
+]
+To = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", help="Write a trace of these prompts alone.", metavar="FILE", show_default="add to the model's own"
+    ),
+]
 _HELP = "Run prompts through a model and record which experts their tokens go to, or show it."
 
 profile = typer.Typer(help=_HELP, cls=DefaultCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -28,21 +43,8 @@ def record(
         Path | None,
         typer.Argument(help="A .gguf file or a safetensors folder; none is the demo model.", show_default=False),
     ] = None,
-    prompts: Annotated[
-        str | None,
-        typer.Option(
-            help='Prompts to run: a .jsonl file with {"messages": ...} or {"prompt": ...} on each line, a text file of '
-            "one a line, a folder of .jsonl files and of texts, or - for standard input.",
-            metavar="FILE|FOLDER|-",
-            show_default="a bundled mixed sample",
-        ),
-    ] = None,
-    to: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", help="Write a trace of these prompts alone.", metavar="FILE", show_default="add to the model's own"
-        ),
-    ] = None,
+    prompts: Prompts = None,
+    to: To = None,
     tokens: Annotated[int, typer.Option(help="Tokens to generate for each prompt.", min=1, max=_MOST_TOKENS)] = 64,
     threads: Annotated[
         int | None, typer.Option(help="CPU threads of the engine.", show_default="one per physical core")
