@@ -104,6 +104,7 @@ def measure(path: Path, options: BenchOptions, progress: Progress) -> BenchResul
     )
     load_s = time.perf_counter() - started
     try:
+        runner.fill_cache()
         result = _measure_loaded(runner, options, load_s, progress)
     finally:
         runner.close()
@@ -140,9 +141,8 @@ def _decode_rate(runner: DecoderRunner, threads: int, tokens: int) -> float:
 def _check_fit(model: Model, longest: int, kv_bytes: int) -> None:
     if longest > model.spec.max_context:
         raise ConfigError(
-            f"--prompt, or --gen after --context or the {STREAM_PROMPT} tokens of a stream's prompt, needs a context of "
-            f"{longest}; "
-            f"this model takes at most {model.spec.max_context} tokens"
+            f"--prompt, or --gen after --context or the {STREAM_PROMPT} tokens of a stream's prompt, needs a "
+            f"context of {longest}; this model takes at most {model.spec.max_context} tokens"
         )
     needed = packed_size(model) + kv_bytes
     free = max(free_memory() - RESERVE, 0)

@@ -88,6 +88,10 @@ class DecoderRunner:
         seating = replace(self.seating, threads=threads)
         return DecoderRunner(self._spec, self._weights, self._cache, self._inputs.limits, self.num_blocks, seating)
 
+    def fill_cache(self) -> None:
+        """Have all pages of the KV cache lie in memory, as after use."""
+        self._cache.fill()
+
     @property
     def num_ops(self) -> int:
         """How many different ops the program has."""

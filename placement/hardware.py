@@ -30,7 +30,7 @@ class ProductCost:
     overlap: Estimate
 
     def compute_ns_per_kib(self, tokens: int) -> float:
-        """Time of so many tokens for a KiB of weights in cache: they go in blocks of 8, the rest in blocks of 4, 2, 1."""
+        """Of so many tokens for a KiB of weights in cache: they go in blocks of 8, the rest in blocks of 4, 2, 1."""
         by_size = dict(zip(BLOCKS, self.block_ns_per_kib, strict=True))
         rest = sum(by_size[size].value for size in (4, 2, 1) if tokens & size)
         return tokens // 8 * by_size[8].value + rest

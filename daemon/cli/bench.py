@@ -34,6 +34,10 @@ KvKind = Annotated[
 NoPackCache = Annotated[
     bool, typer.Option("--no-pack-cache", help="Pack the weights in memory, and keep no file of them.")
 ]
+Context = Annotated[
+    int,
+    typer.Option(help="Tokens in the context before decoding.", min=0, show_default="none, with --streams 128 each"),
+]
 Moe = Annotated[
     str | None,
     typer.Option(
@@ -66,12 +70,7 @@ def bench(
     streams: Annotated[
         str, typer.Option(help="How many streams to decode at the same time, one measurement each.")
     ] = "1,4,8",
-    context: Annotated[
-        int,
-        typer.Option(
-            help="Tokens in the context before decoding.", min=0, show_default="none, with --streams 128 each"
-        ),
-    ] = 0,
+    context: Context = 0,
     kv_cache: KvKind = _DEFAULT.kv_cache,
     no_pack_cache: NoPackCache = False,
     moe: Moe = None,

@@ -79,6 +79,20 @@ def test_more_tokens_than_the_context_are_refused(model: Path, change: dict[str,
         measure(model, replace(OPTIONS, **change), lambda *_: None)
 
 
+def test_decoding_begins_after_the_context(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts, decode = [], Driver.decode
+
+    def noted(self: Driver, streams: int, gen: int, start: int) -> float:
+        starts.append((streams, start))
+        return decode(self, streams, gen, start)
+
+    monkeypatch.setattr(Driver, "decode", noted)
+    measure(model, replace(OPTIONS, streams=(1, 2), context=200, pack_cache=False), lambda *_: None)
+    assert starts[1:] == [(1, 200)] * 4 + [(2, 200)]
+    with pytest.raises(ConfigError, match="context of 513; this model takes at most 512"):
+        measure(model, replace(OPTIONS, context=509), lambda *_: None)
+
+
 def test_a_model_that_does_not_fit_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=RESERVE + 1000))
     with pytest.raises(MemoryPlanError, match=r"only 0\.00 GiB of memory can be used"):
