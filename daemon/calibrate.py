@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from statistics import median
 
 import psutil
 
@@ -16,7 +17,7 @@ from ..experts.pack import VECTOR, slots_of
 from ..experts.progress import Progress
 from ..gpu_kernels.measure import CardSamples, measure_cards
 from ..placement.fit import estimate
-from ..placement.hardware import AcceleratorProfile, HardwareProfile
+from ..placement.hardware import AcceleratorProfile, CpuProfile, HardwareProfile
 from ..placement.hardware_file import HardwareError, load_profile, save_profile
 from .calibrate_rounds import take_rounds
 from .calibrate_terms import Machine, cpu_profile
@@ -24,6 +25,9 @@ from .machine import cpu_name, default_threads, free_memory
 from .paths import hardware_file
 
 logger = logging.getLogger(__name__)
+
+_BUSY = " while other programs ran; calibrate again when the machine is quiet"
+_CALM = 0.1  # spread of products in cache on a quiet machine; it was 0.01 to 0.05
 
 COMMON_KINDS = tuple(dict.fromkeys(("q4", *(row.packed for row in FORMATS.values()))))
 
@@ -55,11 +59,12 @@ def calibrate(kinds: Sequence[str], threads: int, progress: Progress) -> Hardwar
     """Measure this machine and keep the profile. Raises MemoryPlanError."""
     rounds, shapes = take_rounds(kinds, Seating(threads, read_topology()), progress)
     machine = _machine(threads)
+    cpu = cpu_profile(machine, rounds, shapes)
     profile = HardwareProfile(
         name=machine.name,
         nominal=False,
-        source=f"measured in {len(rounds)} rounds",
-        cpu=cpu_profile(machine, rounds, shapes),
+        source=f"measured in {len(rounds)} rounds" + (_BUSY if _disturbed(cpu) else ""),
+        cpu=cpu,
         accelerators=tuple(map(_accelerator, measure_cards())),
         isotherm_version=__version__,
     )
@@ -90,6 +95,12 @@ def kept_profile(threads: int) -> HardwareProfile | None:
         logger.info("%s: of another machine or version; the machine is measured again", path)
         return None
     return replace(profile, cpu=replace(cpu, ram_bytes=machine.ram_bytes, free_bytes=machine.free_bytes))
+
+
+def _disturbed(cpu: CpuProfile) -> bool:
+    """Products in cache take the same time again and again, unless other programs take processors away."""
+    spreads = [block.spread for cost in cpu.products.values() for block in cost.block_ns_per_kib]
+    return median(spreads) > _CALM
 
 
 def _machine(threads: int) -> Machine:

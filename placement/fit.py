@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from .hardware import BLOCKS, Estimate, ProductCost
+from .hardware import BLOCKS, MOST_SPREAD, Estimate, ProductCost
 
 Floats = NDArray[np.float64]
 
@@ -17,11 +17,12 @@ _READS = np.linspace(0.1, 1.1, 401)  # of the time of one token from memory
 
 def estimate(samples: Sequence[float]) -> Estimate:
     """The median of repeated measurements, and as spread half of what the middle 68 % of them take, over the median:
-    what the standard deviation is where they are normal, and steadier than that where one of them was disturbed."""
+    what the standard deviation is where they are normal, and steadier than that where one of them was disturbed; at
+    most MOST_SPREAD."""
     low, middle, high = np.percentile(np.array(samples, np.float64), (16, 50, 84))
     if middle <= 0:
         return Estimate(max(float(middle), 0.0))
-    return Estimate(float(middle), float((high - low) / 2 / middle))
+    return Estimate(float(middle), min(float((high - low) / 2 / middle), MOST_SPREAD))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 BLOCKS = (1, 2, 4, 8)  # tokens that a CPU product takes at a time
 LAYER_OPS = 6  # of each layer: norm, projections, rope, attention, output, norm
 BRANCH_OPS = 3  # of a dense or shared feed-forward part: gate and up, down, sum
+MOST_SPREAD = 10.0  # of an estimate: with more it would say nothing
 FLOPS_PER_PAIR = 4  # of attention, for a query's head, a position that it sees and an element: q * k and p * v
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
-from .hardware import BLOCKS, Estimate, HardwareProfile
+from .hardware import BLOCKS, MOST_SPREAD, Estimate, HardwareProfile
 
 SCHEMA = 1
 MOST_BYTES = 1 << 20
@@ -24,7 +24,7 @@ _POSITIVE = 1e-9
 _RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
     {  # by the name of a quantity, else by its unit, which is how the name ends
         "threads": (1, 1 << 16), "cores": (1, 1 << 16), "ram_bytes": (1, 1 << 60), "vram_bytes": (1, 1 << 60),
-        "bytes": (0, 1 << 60), "overlap": (0, 1), "spread": (0, 10), "ssd_read_gb_s": (0, 1e6), 
+        "bytes": (0, 1 << 60), "overlap": (0, 1), "spread": (0, MOST_SPREAD), "ssd_read_gb_s": (0, 1e6), 
         "gb_s": (_POSITIVE, 1e6),
         "gops": (_POSITIVE, 1e9), "tflops": (_POSITIVE, 1e6), "us": (0, 1e9), "ns_per_kib": (_POSITIVE, 1e9),
         "ns_per_value": (0, 1e9),

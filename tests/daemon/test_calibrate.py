@@ -109,6 +109,20 @@ def test_a_folder_that_cannot_be_written_costs_only_the_keeping(caplog: pytest.L
     assert "measured again when it is needed" in caplog.text
 
 
+@pytest.mark.parametrize(("slowest", "quiet"), [(1.02, True), (2.0, False)])
+def test_a_profile_says_if_other_programs_ran_meanwhile(
+    slowest: float, quiet: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = measured(known())
+    (times,) = one.products.values()
+    rounds = [
+        replace(one, products={"q4": replace(times, near={n: ns * slower for n, ns in times.near.items()})})
+        for slower in (1.0, 1.0, slowest)
+    ]
+    monkeypatch.setattr(calibrate, "take_rounds", lambda *_: (rounds, SHAPES))
+    assert (this_machine(["q4"], 2, silent).source == "measured in 3 rounds") == quiet
+
+
 def test_all_kinds_that_formats_are_packed_into_are_common() -> None:
     assert set(COMMON_KINDS) == {row.packed for row in FORMATS.values()}
 

@@ -13,7 +13,7 @@ from isotherm.placement.fit import (
     fit_reading,
     fit_terms,
 )
-from isotherm.placement.hardware import BLOCKS, Estimate, ProductCost
+from isotherm.placement.hardware import BLOCKS, MOST_SPREAD, Estimate, ProductCost
 
 NEAR = {1: 8.0, 2: 12.0, 4: 21.0, 8: 40.0}
 
@@ -58,6 +58,10 @@ def test_the_spread_is_the_standard_deviation_of_normal_samples() -> None:
 def test_what_is_always_the_same_has_no_spread() -> None:
     assert estimate([3.0, 3.0, 3.0]) == Estimate(3.0, 0.0)
     assert estimate([0.0, 0.0, 0.0]) == Estimate(0.0, 0.0)
+
+
+def test_what_varies_beyond_all_measure_can_still_be_written() -> None:
+    assert estimate([1.0, 1.0, 1e6]).spread == MOST_SPREAD
 
 
 @pytest.mark.parametrize(("call", "expert"), [(6.0, 0.8), (0.0, 1.5), (9.0, 0.0)])
