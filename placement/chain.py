@@ -7,6 +7,7 @@ import numpy as np
 from .machine import Machine
 from .menu import Menu, Task
 from .options import Floats, Ints
+from .shape import CPU
 from .solve import Group, Infeasible, Solution, solve
 
 FACTORS = (0.0, 0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0)  # of the prices that paths are sought for
@@ -22,7 +23,7 @@ def solve_chain(task: Task, menus: list[Menu]) -> Solution:
     hops = hop_table(task)
     first = _solve(task, menus, [np.arange(len(menu.cost)) for menu in menus])
     found = [_gathered(menus, first.choices)]
-    for path in _paths(menus, first.prices, hops, found[0]):
+    for path in _paths(task, menus, first.prices, hops, found[0]):
         allowed = [np.flatnonzero(menu.dense == device) for menu, device in zip(menus, path, strict=True)]
         try:
             solution = _solve(task, menus, allowed)
@@ -35,13 +36,29 @@ def solve_chain(task: Task, menus: list[Menu]) -> Solution:
     return Solution(found[best], totals[best], first.bound, first.prices)
 
 
-def _paths(menus: list[Menu], prices: Floats, hops: Floats, options: Ints) -> list[tuple[int, ...]]:
-    """The paths that are worth a try, none if the shortest one was already taken."""
+def _paths(task: Task, menus: list[Menu], prices: Floats, hops: Floats, options: Ints) -> list[tuple[int, ...]]:
+    """The paths that are worth a try beside the one that was taken."""
     here = tuple(int(menu.dense[option]) for menu, option in zip(menus, options, strict=True))
-    if not hops.any() or _path(menus, prices, hops) == here:
+    if not hops.any():
         return []
-    paths = {_path(menus, prices * factor, hops) for factor in FACTORS} - {here}
-    return sorted(paths, key=lambda path: (_priced(menus, path, prices, hops), path))[:TRIED]
+    runs = [_path(menus, prices, hops, owners) for owners in _owners(task, len(menus))]
+    paths: set[tuple[int, ...]] = set()
+    if _path(menus, prices, hops) != here:
+        paths = {_path(menus, prices * factor, hops) for factor in FACTORS} - {here, *runs}
+    return runs + sorted(paths, key=lambda path: (_priced(menus, path, prices, hops), path))[:TRIED]
+
+
+def _owners(task: Task, parts: int) -> list[list[int]]:
+    """For each part the one accelerator that may have it: each has a run of parts as long as its budget is large. Where
+    a part may lie on several at the same price, the prices alone say nothing of that."""
+    sizes = np.array(task.budgets[:-1], dtype=np.float64)
+    if np.count_nonzero(sizes) < 2:
+        return []
+    found = []
+    for order in (np.arange(len(sizes)), np.arange(len(sizes))[::-1]):
+        ends = np.cumsum(sizes[order]) / sizes.sum() * parts
+        found.append([int(order[np.searchsorted(ends, part + 0.5)]) for part in range(parts)])
+    return found
 
 
 def _priced(menus: list[Menu], path: tuple[int, ...], prices: Floats, hops: Floats) -> float:
@@ -82,14 +99,17 @@ def _gathered(menus: list[Menu], choices: Ints) -> Ints:
     return choices
 
 
-def _path(menus: list[Menu], prices: Floats, hops: Floats) -> tuple[int, ...]:
-    """The device of each dense part on the cheapest way through all parts, sizes priced."""
+def _path(menus: list[Menu], prices: Floats, hops: Floats, owners: list[int] | None = None) -> tuple[int, ...]:
+    """The device of each dense part on the cheapest way through all parts, sizes priced. owners: for each part, the one
+    accelerator where it may lie."""
     devices = len(hops)
-    numbers = np.array([*range(devices - 1), -1])
+    numbers = np.array([*range(devices - 1), CPU])
     best, came = np.zeros(devices), []
     for step, menu in enumerate(menus):
         priced = menu.cost + menu.size @ prices
         here = np.array([priced[menu.dense == number].min(initial=np.inf) for number in numbers])
+        if owners is not None:
+            here[(numbers != CPU) & (numbers != owners[step])] = np.inf
         reached = best[:, None] + (hops if step else np.where(np.eye(devices, dtype=bool), 0.0, np.inf))
         came.append(reached.argmin(axis=0))
         best = reached.min(axis=0) + here

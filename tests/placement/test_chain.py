@@ -46,3 +46,18 @@ def test_parts_that_are_alike_lie_together() -> None:
     dense = solve_chain(here, [alike] * 7).choices.tolist()
     assert sum(dense) == 3
     assert sum(one != other for one, other in pairwise(dense)) == 1
+
+
+def test_two_equal_cards_each_take_a_run_of_layers() -> None:
+    shape = layer(0, 0)
+    cost = CostModel(model(), machine(accelerator(hop_us=20), accelerator(hop_us=20)))
+    here = Task(cost, Traffic(), (4 * shape.dense_bytes, 4 * shape.dense_bytes, 1 << 40), 0)
+    saved = [0.5, 0.52, 0.51, 0.53, 0.54, 0.5, 0.52, 0.51]
+    menus = [
+        Menu.join([menu_of(here, shape, [1.0], CPU), *(menu_of(here, shape, [1 - each], card) for card in (0, 1))])
+        for each in saved
+    ]
+    solution = solve_chain(here, menus)
+    dense = [int(menu.dense[choice]) for menu, choice in zip(menus, solution.choices, strict=True)]
+    assert sorted(dense) == [0] * 4 + [1] * 4
+    assert sum(one != other for one, other in pairwise(dense)) == 1
