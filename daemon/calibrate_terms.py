@@ -7,7 +7,7 @@ import numpy as np
 
 from ..placement.cost import CostModel
 from ..placement.fit import ExpertTimes, ProductTimes, estimate, fit_experts, fit_product, fit_terms
-from ..placement.hardware import FLOPS_PER_PAIR, LAYER_OPS, CpuProfile, Estimate, HardwareProfile
+from ..placement.hardware import FLOPS_PER_PAIR, LAYER_OPS, CpuProfile, Estimate, HardwareProfile, ProductCost
 from ..placement.placed import Placement, Traffic
 from ..placement.shape import ModelShape
 from .calibrate_decoders import CONTEXT, PART, PART_START, PROMPT, SHORT, DecoderShapes, DecoderTimes, KvTimes
@@ -40,17 +40,27 @@ class Machine:
 
 
 def cpu_profile(machine: Machine, rounds: Sequence[Round], shapes: DecoderShapes) -> CpuProfile:
-    """The medians of the rounds, each of which is solved by itself."""
+    """The medians of the rounds, each of which is solved by itself.
+
+    Weights are read from the memory that plain reads are: where those varied more, a product's will.
+    """
     solved = [_solve(machine, each, shapes) for each in rounds]
     first = solved[0]
+    reads = {n: estimate([profile.read_gb_s[n].value for profile in solved]) for n in first.read_gb_s}
+    varied = reads[machine.threads].spread if machine.threads in reads else 0.0
+
+    def product(kind: str) -> ProductCost:
+        cost = fit_product([each.products[kind] for each in rounds])
+        spread = max(cost.read_gb_s.spread, varied)
+        return replace(cost, read_gb_s=replace(cost.read_gb_s, spread=spread))
 
     def median(name: str) -> Estimate:
         return estimate([getattr(profile, name).value for profile in solved])
 
     return replace(
         first,
-        read_gb_s={n: estimate([profile.read_gb_s[n].value for profile in solved]) for n in first.read_gb_s},
-        products={kind: fit_product([each.products[kind] for each in rounds]) for kind in first.products},
+        read_gb_s=reads,
+        products={kind: product(kind) for kind in first.products},
         kv_gb_s={kv: estimate([profile.kv_gb_s[kv].value for profile in solved]) for kv in first.kv_gb_s},
         attention_gops={
             kv: estimate([profile.attention_gops[kv].value for profile in solved]) for kv in first.attention_gops

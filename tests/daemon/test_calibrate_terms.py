@@ -34,6 +34,14 @@ def test_rounds_give_the_median_and_its_spread() -> None:
     assert solved.products["q4"].read_gb_s.spread == 0
 
 
+def test_weights_are_read_as_unevenly_as_memory_is() -> None:
+    threads = MACHINE.threads
+    rounds = [replace(measured(known()), reads={threads: rate}) for rate in (30.0, 30.0, 40.0, 50.0, 50.0)]
+    solved = solve(*rounds)
+    assert solved.products["q4"].read_gb_s.value == pytest.approx(36, rel=0.01)
+    assert solved.products["q4"].read_gb_s.spread == solved.read_gb_s[threads].spread > 0.2
+
+
 def test_what_was_disturbed_gives_numbers_that_can_be_used() -> None:
     calm = measured(known())
     kv = KvTimes(short=900.0, long=800.0, first=7000.0, later=6000.0)
