@@ -41,7 +41,7 @@ from .attention_rows import (
     part_bytes,
 )
 from .claim import claim
-from .descriptor import N_PIECES, slots
+from .descriptor import N_PIECES, WORKERS, slots
 from .jit import kernel
 from .kv_layout import INT8, INT16
 from .layout import BF16, KV_BLOCK, Q8, QUERY_BLOCK, SEGMENT, SPAN
@@ -130,7 +130,10 @@ def _place_blocks(d: Any, places: int, table: int, kv_head: int, block: int, las
         write_i64(entry + 8, d[V_CACHE] + base)
         write_i64(entry + 16, min(KV_BLOCK, last + 1 - number * KV_BLOCK))
         write_i64(entry + 24, d[K_CACHE] + later)
-        write_i64(entry + 32, d[V_CACHE] + later)
+    # a stride is asked for in the order of its addresses, as the memory likes it
+    for index in range(STRIDE):
+        part = read_i64(places + PLACE * (index // 2) + 24)
+        write_i64(places + PLACE * index + 32, part + index % 2 * (d[V_CACHE] - d[K_CACHE]))
 
 
 @kernel
@@ -196,17 +199,18 @@ def _close_group(scratch: int, first: int, rows: int) -> None:
 
 @kernel
 def _attend_segment(
-    d: Any, query_block: int, rows: int, kv_head: int, segment: int, scratch: int, goes_on: bool
+    d: Any, query_block: int, rows: int, kv_head: int, segment: int, scratch: int, follows: bool, goes_on: bool
 ) -> None:
     """The parts of all rows over what they see of a segment, group by group.
 
-    goes_on: whether this worker takes the next segment too.
+    follows, goes_on: whether this worker had the segment before, and takes the next one too.
     """
     shared, chunks = d[HEADS] // d[KV_HEADS], (d[HEAD_DIM] + 15) // 16
     table = read_i64(d[BLOCK_TABLE] + 8 * query_block)
     oldest = max(_first_seen(d, _position(d, query_block, 0)), segment * SEGMENT)
     end = min(_position(d, query_block, rows // shared - 1), (segment + 1) * SEGMENT - 1)
-    _ask_for_stride(d, table, kv_head, oldest // STRIDE_POSITIONS * STRIDE, end)
+    if not follows:
+        _ask_for_stride(d, table, kv_head, oldest // STRIDE_POSITIONS * STRIDE, end)
     for row in range(0, rows, GROUP_ROWS):
         first, count = scratch + ROWS + row * ROW, min(GROUP_ROWS, rows - row)
         _open_group(scratch, first, count, chunks)
@@ -257,13 +261,13 @@ def _attend_all(d: Any, query_block: int, rows: int, kv_head: int, scratch: int)
     last = _position(d, query_block, read_i64(d[BLOCK_COUNT] + 8 * query_block) - 1)
     first = _first_seen(d, _position(d, query_block, 0)) // SEGMENT
     if first == last // SEGMENT:  # merging with nothing would change no bit
-        _attend_segment(d, query_block, rows, kv_head, first, scratch, False)
+        _attend_segment(d, query_block, rows, kv_head, first, scratch, False, False)
         _close_rows(d, query_block, kv_head, scratch, 0)
         return
     for row in range(rows):
         open_part(scratch + ROWS + row * ROW + TOTAL, chunks)
     for segment in range(first, last // SEGMENT + 1):
-        _attend_segment(d, query_block, rows, kv_head, segment, scratch, True)
+        _attend_segment(d, query_block, rows, kv_head, segment, scratch, segment > first, True)
         for row in range(rows):
             record = scratch + ROWS + row * ROW
             merge_part(record + TOTAL, record, chunks)
@@ -279,10 +283,12 @@ def _part_of(d: Any, query_block: int, rows: int, kv_head: int, segment: int) ->
 
 
 @kernel
-def _attend_one(d: Any, query_block: int, rows: int, kv_head: int, segment: int, scratch: int) -> None:
+def _attend_one(
+    d: Any, query_block: int, rows: int, kv_head: int, segment: int, scratch: int, follows: bool, goes_on: bool
+) -> None:
     """One segment of a query block, and all that remains if the others are done."""
     chunks, size = (d[HEAD_DIM] + 15) // 16, _part_bytes(d[HEAD_DIM])
-    _attend_segment(d, query_block, rows, kv_head, segment, scratch, False)
+    _attend_segment(d, query_block, rows, kv_head, segment, scratch, follows, goes_on)
     part = _part_of(d, query_block, rows, kv_head, segment)
     for row in range(rows):
         open_part(part + row * size, chunks)
@@ -312,7 +318,7 @@ def attention(d: Any, step: Any, worker: int) -> None:
     an int64 for each query block, 0 of those to leave out.
     """
     pieces = step[N_PIECES]
-    scratch = d[SCRATCH] + worker * d[SCRATCH_STRIDE]
+    scratch, before = d[SCRATCH] + worker * d[SCRATCH_STRIDE], -1
     while True:
         item = claim(d, step, worker, pieces * d[KV_HEADS])
         if item < 0:
@@ -328,4 +334,8 @@ def attention(d: Any, step: Any, worker: int) -> None:
         if segment == ALL_SEGMENTS:
             _attend_all(d, query_block, rows, kv_head, scratch)
         else:
-            _attend_one(d, query_block, rows, kv_head, segment, scratch)
+            # mostly a worker's items follow each other, unless it has few of them
+            goes_on = pieces * d[KV_HEADS] > 2 * step[WORKERS]
+            follows = goes_on and segment > 0 and item == before + 1
+            _attend_one(d, query_block, rows, kv_head, segment, scratch, follows, goes_on)
+        before = item

@@ -25,7 +25,9 @@ from .attention_rows import (
     ROW,
     SCORES_ROW,
     STRIDE,
+    ask_for_line,
     for_each_tile,
+    later_part,
     place_of,
 )
 from .attention_softmax import fold, fold_lines, for_each_16, number_of, score_line, soften
@@ -112,10 +114,10 @@ def open_codes(e: Emit, q: Value, row: Value, head_dim: Value) -> None:
 def score_codes(e: Emit, row: Value, place: Value, scores: Value, chunks: Value, width: Value, kind: Value) -> None:
     """Scores of a tile's rows with the 16 keys of the block at `place`, to `scores`, but for the query's scale.
 
-    Meanwhile asks for the keys of a stride later.
+    Meanwhile asks for what its place says of a stride later.
     """
     queries, entry, target = e.at(e.pointer(row), QUERY), e.pointer(place), e.pointer(scores)
-    source, coming = (e.pointer(place_of(e, entry, field)) for field in (0, 3))
+    source, coming = (e.pointer(place_of(e, entry, field)) for field in (0, 4))
 
     def tile(rows: int, number: int) -> None:
         line, size = 2 * KV_BLOCK * _SIZES[number], 8 * 2 * KV_BLOCK * _SIZES[number]  # bytes of a pair, of a chunk
@@ -143,6 +145,8 @@ def score_codes(e: Emit, row: Value, place: Value, scores: Value, chunks: Value,
         groups = e.b.lshr(e.b.add(chunks, e.const(1)), e.const(1))
         for one, total in enumerate(e.loop(groups, [e.zero()] * rows, group)):
             e.store(total, target, one * SCORES_ROW)
+        behind = e.at(coming, e.b.mul(chunks, e.const(size)))  # of keys, the scales
+        e.loop(e.b.lshr(e.b.add(groups, e.const(1)), e.const(1)), [], lambda i, _: ask_for_line(e, behind, i))
 
     for_each_tile(e, width, kind, _SIZES, tile)
 
@@ -190,7 +194,7 @@ def add_codes(
 ) -> None:
     """Sums = sums * OLD + weights @ values * NEW, of the tile from row `number` of its group, over a stride.
 
-    Meanwhile asks for the values of a stride later.
+    Meanwhile asks for more of a stride later.
     """
     records, table = e.pointer(row), e.pointer(scratch)
     chances = e.at(e.at(table, CODES), e.b.mul(number, e.const(CODES_ROW)))
@@ -201,14 +205,14 @@ def add_codes(
 
         def chunk(index: Value, _: list[Value]) -> list[Value]:
             here = e.at(e.at(records, PART_HEAD), e.b.shl(index, e.const(6)))
-            column = e.b.mul(index, e.const(size))
+            column, coming = e.b.mul(index, e.const(size)), later_part(e, table, chunks, index, size)
 
             def block(place: Value, totals: list[Value]) -> list[Value]:
                 entry = e.at(table, e.b.mul(place, e.const(PLACE)))
-                values, coming = (e.pointer(place_of(e, entry, field)) for field in (1, 4))
+                values, share = e.pointer(place_of(e, entry, 1)), e.b.mul(place, e.const(size))
                 at = e.b.shl(place, e.const(5))
                 for start in range(0, size, 64):
-                    e.prefetch(e.at(coming, start), column)
+                    e.prefetch(e.at(coming, start), share)
                 sums = [e.zero(i32x16)] * rows
                 for pair in range(8):
                     v = _load(e, e.at(values, pair * line), column, kind)
@@ -220,6 +224,7 @@ def add_codes(
                 old, new = (e.splat(e.load(f32, factors, field + 4 * one, 4)) for field in (OLD, NEW))
                 kept = e.b.fmul(e.load(f32x16, here, ROW * one), old)
                 e.store(e.fma(total, new, kept), here, ROW * one)
+            e.prefetch(coming, STRIDE * size)
             return []
 
         e.loop(chunks, [], chunk)

@@ -13,6 +13,7 @@ from .attention_rows import (
     SCORES,
     SCORES_ROW,
     for_each_tile,
+    later_part,
     place_of,
 )
 from .attention_softmax import score_line, soften
@@ -49,19 +50,18 @@ def open_floats(e: Emit, q: Value, row: Value, head_dim: Value) -> None:
 def score_floats(e: Emit, row: Value, place: Value, scores: Value, chunks: Value, width: Value, kind: Value) -> None:
     """Scores of a tile's rows with the 16 keys of the block at `place`, to `scores`.
 
-    Meanwhile asks for the keys and values of a stride later.
+    Meanwhile asks for what its place says of a stride later.
     """
     queries, entry, target = e.at(e.pointer(row), QUERY), e.pointer(place), e.pointer(scores)
-    source, *coming = (e.pointer(place_of(e, entry, field)) for field in (0, 3, 4))
+    source, coming = (e.pointer(place_of(e, entry, field)) for field in (0, 4))
 
     def tile(rows: int, number: int) -> None:
         size = KV_BLOCK * _SIZES[number]
 
         def two_elements(index: Value, sums: list[Value]) -> list[Value]:
             offset, at = e.b.mul(index, e.const(2 * size)), e.b.shl(index, e.const(3))
-            for pointer in coming:
-                for line in range(0, 2 * size, 64):
-                    e.prefetch(e.at(pointer, line), offset)
+            for line in range(0, 2 * size, 64):
+                e.prefetch(e.at(coming, line), offset)
             result = []
             for element in range(2):
                 k = _load(e, e.at(source, element * size), offset, number)
@@ -93,7 +93,10 @@ def soften_floats(e: Emit, first_row: Value, scratch: Value, rows: Value, positi
 def add_floats(
     e: Emit, row: Value, number: Value, scratch: Value, blocks: Value, chunks: Value, width: Value, kind: Value
 ) -> None:
-    """Sums = sums * OLD + weights @ values, of the tile from row `number` of its group, over a stride."""
+    """Sums = sums * OLD + weights @ values, of the tile from row `number` of its group, over a stride.
+
+    Meanwhile asks for more of a stride later.
+    """
     records, table = e.pointer(row), e.pointer(scratch)
     chances = e.at(e.at(table, SCORES), e.b.mul(number, e.const(SCORES_ROW)))
     factors = e.at(e.at(table, OLD), e.b.shl(number, e.const(2)))
@@ -105,11 +108,15 @@ def add_floats(
         def chunk(index: Value, _: list[Value]) -> list[Value]:
             here = e.at(e.at(records, PART_HEAD), e.b.shl(index, e.const(6)))
             column = e.b.mul(index, e.const(KV_BLOCK * size))
+            coming = later_part(e, table, chunks, index, KV_BLOCK * KV_BLOCK * size)
 
             def block(place: Value, sums: list[Value]) -> list[Value]:
                 entry = e.at(table, e.b.mul(place, e.const(PLACE)))
                 values = e.at(e.pointer(place_of(e, entry, 1)), column)
                 line = e.at(chances, e.b.shl(place, e.const(6)))
+                share = e.b.mul(place, e.const(KV_BLOCK * KV_BLOCK * size))
+                for start in range(0, KV_BLOCK * KV_BLOCK * size, 64):
+                    e.prefetch(e.at(coming, start), share)
 
                 def position(lane: Value, sums: list[Value]) -> list[Value]:
                     v, at = _load(e, values, e.b.mul(lane, step), kind), e.b.shl(lane, e.const(2))

@@ -17,7 +17,8 @@ from .simd import Emit, Value, i64, micro_kernel
 MAX_HEAD_DIM = 512
 GROUP_ROWS, STRIDE = 16, 4  # rows that walk the context together, KV blocks that share a step of the running softmax
 STRIDE_POSITIONS = STRIDE * KV_BLOCK
-# For each KV block of a stride: addresses of keys and values, positions to read, keys and values a stride later.
+# For each KV block of a stride: addresses of keys and values, positions to read, the block's part a stride later, and
+# what of such parts to ask for while the block is scored.
 PLACE = 40
 SCORES = 192  # behind the places
 SCORES_ROW, CODES_ROW, LINE = STRIDE_POSITIONS * 4, STRIDE_POSITIONS * 2, 64
@@ -55,18 +56,32 @@ def for_each_tile(e: Emit, width: Value, kind: Value, kinds: Iterable[int], body
                 body(rows, number)
 
 
+def ask_for_line(e: Emit, pointer: Value, index: Value) -> list[Value]:
+    """Prefetch a line; nothing is carried on."""
+    e.prefetch(pointer, e.b.shl(index, e.const(6)))
+    return []
+
+
 @micro_kernel()
 def ask_for(e: Emit, address: Value, size: Value) -> None:
     """Prefetch `size` bytes, whole lines."""
     base = e.pointer(address)
 
-    def line(index: Value, _: list[Value]) -> list[Value]:
-        e.prefetch(base, e.b.shl(index, e.const(6)))
-        return []
-
-    e.loop(e.b.lshr(size, e.const(6)), [], line)
+    e.loop(e.b.lshr(size, e.const(6)), [], lambda i, _: ask_for_line(e, base, i))
 
 
 def place_of(e: Emit, entry: Value, field: int) -> Value:
-    """A field of a block's place: 0 keys, 1 values, 2 positions, 3 and 4 keys and values a stride later."""
+    """A field of a block's place: 0 keys, 1 values, 2 positions, 3 its part a stride later, 4 what to ask for."""
     return e.load(i64, entry, 8 * field, 8)
+
+
+def later_part(e: Emit, places: Value, chunks: Value, index: Value, size: int) -> Value:
+    """Where what to ask for begins while chunk `index` of a stride's values is added: `size` bytes a block, and a line.
+
+    While blocks are scored, the parts of the first half of a stride later are asked for; here, those of the second.
+    """
+    half = e.b.lshr(e.b.add(chunks, e.const(1)), e.const(1))
+    is_last = e.b.icmp_signed(">=", index, half)
+    parts = [place_of(e, e.at(places, PLACE * block), 3) for block in (STRIDE // 2, STRIDE - 1)]
+    step = e.b.select(is_last, e.b.sub(index, half), index)
+    return e.at(e.pointer(e.b.select(is_last, parts[1], parts[0])), e.b.mul(step, e.const(STRIDE * size + LINE)))
