@@ -2,6 +2,7 @@
 
 import importlib.resources
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +47,7 @@ def read_prompts(source: str) -> list[Prompt]:
     if source == "-":
         data = sys.stdin.buffer.read(MAX_BYTES + 1)
         prompts = list(_parse_lines("standard input", data, are_objects=data.lstrip().startswith(b"{")))
-    elif (path := Path(source)).is_dir():
+    elif os.path.isdir(path := Path(source)):  # which takes a name of any length
         files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
         prompts = [prompt for file in files for prompt in _read_file(file, whole=True)]
     else:

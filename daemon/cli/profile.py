@@ -1,6 +1,7 @@
 """`isotherm profile`: record where a model's tokens are routed, and show it."""
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,6 +11,7 @@ from ..config import Config, readable
 from .default_command import DefaultCommand
 from .output import ExitCode, fail, out, refusals
 from .progress import progress_bars
+from .target import check_target
 
 if TYPE_CHECKING:
     from ...placement.trace import RoutingTrace
@@ -71,7 +73,7 @@ def record(
     from ..prompts import read_prompts
     from ..routing_profile import STREAMS, run_profile
 
-    _check_target("--out", to)
+    check_target("--out", to)
     with refusals():
         chosen = None if prompts is None else read_prompts(prompts)
         with progress_bars() as report:
@@ -118,7 +120,7 @@ def show(
     from .heat_map import default_phase, heat_map
     from .skew_tables import skew_json, skew_tables
 
-    _check_target("--png", png)
+    check_target("--png", png)
     trace = _trace_of(source)
     verdict, skew = judge(trace)
     shown = phase or default_phase(trace)
@@ -169,7 +171,7 @@ def _trace_of(source: Path | None) -> "RoutingTrace":
     with refusals():
         if source is None:
             path, fingerprint = _newest(), None
-        elif source.is_file() and source.suffix not in (".gguf", ".safetensors"):
+        elif os.path.isfile(source) and source.suffix not in (".gguf", ".safetensors"):
             path, fingerprint = source, None
         else:
             from ..routing_profile import open_routed
@@ -195,10 +197,3 @@ def _newest() -> Path:
     if not traces:
         fail("no routing was recorded yet; serve a model for a while, or run: isotherm profile", ExitCode.FAILURE)
     return traces[-1]
-
-
-def _check_target(option: str, path: Path | None) -> None:
-    """Refuse a file that could not be written, before the work is done."""
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        what = "is a folder" if path.is_dir() else "lies in no folder that exists"
-        fail(f"{option} {readable(path)} {what}; name a file in a folder that exists", ExitCode.USAGE)
