@@ -44,6 +44,8 @@ def sample_prompts(*, chat: bool) -> list[Prompt]:
 def read_prompts(source: str) -> list[Prompt]:
     """The prompts of a .jsonl file (an object a line), another file (a text a line), a folder (of .jsonl files, and
     other files that are one text each), or - for standard input (lines of either sort). Raises PromptError."""
+    if not source:  # which a path would take for the folder that we are in
+        raise PromptError("--prompts names nothing; name a file or a folder of prompts, or - for standard input")
     if source == "-":
         data = sys.stdin.buffer.read(MAX_BYTES + 1)
         prompts = list(_parse_lines("standard input", data, are_objects=data.lstrip().startswith(b"{")))

@@ -67,6 +67,7 @@ def test_prompts_come_from_standard_input(model: Path, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (("--prompts", "nowhere.jsonl"), "nowhere.jsonl cannot be read"),
+        (("--prompts", ""), "--prompts names nothing; name a file or a folder"),
         (("--out", "nowhere/t.npz"), "--out nowhere/t.npz lies in no folder that exists"),
         (("--context", 4), "--context is 4; it must lie between"),
         (("--tokens", 600, "--context", 500), "--tokens 600 leaves no room for a prompt in a context of 500"),
