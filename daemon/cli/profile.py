@@ -84,6 +84,8 @@ def record(
                 max_running=STREAMS,
                 pack_cache=not no_pack_cache,
             )
+            if to is None:
+                _check_kept(config)
             try:
                 result = run_profile(config, chosen, tokens, report)
             except EngineError as error:
@@ -139,6 +141,23 @@ def show(
         out.print(part, highlight=False)
     if png is not None:
         out.print(f"drawn in {readable(png)}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _check_kept(config: Config) -> None:
+    """Refuse to add to a trace that cannot be read, before the work is done."""
+    from ...placement.trace import TraceError
+    from ...placement.trace_file import load_trace
+    from ..paths import routing_file
+    from ..routing_profile import open_routed
+
+    assert config.model is not None
+    fingerprint = open_routed(config.model).checkpoint.fingerprint
+    path = routing_file(fingerprint)
+    if path.exists():
+        try:
+            load_trace(path, fingerprint)
+        except TraceError as error:
+            fail(str(error), ExitCode.FAILURE)
 
 
 def _keep(result: "Profile", to: Path | None) -> None:
