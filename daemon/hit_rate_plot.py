@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..placement.files import replacing
 from ..placement.hit_rates import HitRate
 from .what_if_plot import COLOURS, DPI, MARKS, NAMES
 
@@ -29,4 +30,5 @@ def draw_hit_rates(path: Path, rows: Sequence[HitRate]) -> None:
         axes.grid(alpha=0.3)
         axes.legend(loc="lower right", fontsize=9)
     figure.suptitle("Hits of experts that are kept, by policy", fontweight="bold")
-    figure.savefig(path, dpi=DPI, format="png")
+    with replacing(path) as file:
+        figure.savefig(file, dpi=DPI, format="png")

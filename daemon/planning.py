@@ -8,6 +8,7 @@ from pathlib import Path
 from ..cpu_kernels.kv_layout import KvCache
 from ..experts.checkpoint import open_checkpoint
 from ..experts.errors import ModelError
+from ..experts.formats import FORMATS
 from ..experts.outline import outline
 from ..experts.progress import Progress
 from ..placement.draft import Wish, draft, model_of
@@ -52,6 +53,9 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         Config(context=self.context, kv_cache=self.kv_cache)  # in its words where they are wrong
+        if self.weight_format is not None and self.weight_format not in FORMATS:
+            known = ", ".join(name.lower() for name in FORMATS)
+            raise ConfigError(f"--format is {self.weight_format.lower()!r}; choose from {known}")
         if not 1 <= self.streams <= _MOST_STREAMS:
             raise ConfigError(f"--streams is {self.streams}; it must lie between 1 and {_MOST_STREAMS}")
 

@@ -2,6 +2,7 @@
 
 import importlib.resources
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,10 +44,12 @@ def sample_prompts(*, chat: bool) -> list[Prompt]:
 def read_prompts(source: str) -> list[Prompt]:
     """The prompts of a .jsonl file (an object a line), another file (a text a line), a folder (of .jsonl files, and
     other files that are one text each), or - for standard input (lines of either sort). Raises PromptError."""
+    if not source:  # which a path would take for the folder that we are in
+        raise PromptError("--prompts names nothing; name a file or a folder of prompts, or - for standard input")
     if source == "-":
         data = sys.stdin.buffer.read(MAX_BYTES + 1)
         prompts = list(_parse_lines("standard input", data, are_objects=data.lstrip().startswith(b"{")))
-    elif (path := Path(source)).is_dir():
+    elif os.path.isdir(path := Path(source)):  # which takes a name of any length
         files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
         prompts = [prompt for file in files for prompt in _read_file(file, whole=True)]
     else:

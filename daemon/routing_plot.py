@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..placement.files import replacing
 from ..placement.heat import fair_shares
 from ..placement.skew import Skew
 from ..placement.trace import Phase, RoutingTrace
@@ -35,7 +36,8 @@ def draw_routing(path: Path, trace: RoutingTrace, skew: Skew | None, verdict: Ve
     headline, _, numbers = verdict.text.replace(" %", "\u00a0%").partition(": ")
     top.text(0.01, 0.75, headline[:1].upper() + headline[1:], fontsize=17, fontweight="bold")
     top.text(0.01, 0.64, textwrap.fill(numbers[:1].upper() + numbers[1:], 180), fontsize=10.5, va="top")
-    figure.savefig(path, dpi=_DPI, format="png")
+    with replacing(path) as file:
+        figure.savefig(file, dpi=_DPI, format="png")
 
 
 def _draw_map(figure: "SubFigure", trace: RoutingTrace, phase: Phase) -> None:

@@ -25,7 +25,10 @@ def obeyed(config: Config, model: Model) -> Config:
     if config.plan is None:
         return config
     plan = load_plan(config.plan)
-    plan.check_model(shape_of(model, plan.kv_kind))
+    try:
+        plan.check_model(shape_of(model, plan.kv_kind))
+    except PlanError as error:
+        raise PlanError(f"{config.plan}: {error}") from error
     _check_devices(config, plan)
     _check_free("context", config.context, plan.context)
     _check_free("kv-gib", config.kv_gib, _kv_gib(plan))

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from ..placement.files import replacing
 from ..placement.replay import CacheKind
 from .what_if import Row, Setting, Simulated
 
@@ -71,7 +72,8 @@ def draw_what_if(path: Path, result: Simulated) -> None:
     if handles:
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=10)
     figure.suptitle(f"{result.model}: decoding, by what accelerators may hold", fontsize=13, fontweight="bold")
-    figure.savefig(path, dpi=DPI, format="png")
+    with replacing(path) as file:
+        figure.savefig(file, dpi=DPI, format="png")
 
 
 def _draw(axes: "Axes", rows: Sequence[Row]) -> None:

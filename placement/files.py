@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,14 +21,21 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to that takes the name of `path` only when all of it is on the disk. One writer at a time: hold
-    the lock."""
-    part = path.with_name(path.name + ".part")
+    """A file to write to that takes the name of `path` only when all of it is on the disk; several may write at once.
+
+    Where `path` is a link, the file that it names is replaced. Into a device or a pipe it is written as it comes.
+    """
+    if os.path.exists(path) and not os.path.isfile(path):  # to take the place of a device would break it for all
+        with path.open("wb") as file:
+            yield file
+        return
+    target = Path(os.path.realpath(path))
+    part = target.with_name(f"{target.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
         with part.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, path)
+        os.replace(part, target)
     finally:
         part.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """Profiles by name: nominal ones of common workstations, which come with Isotherm as files."""
 
+import os
 from difflib import get_close_matches
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -29,7 +30,7 @@ def find_profile(name_or_path: str | Path) -> HardwareProfile:
     if text in names:
         return nominal_profile(text)
     path = Path(text)
-    if path.suffix == _ENDING or len(path.parts) > 1 or path.exists():
+    if path.suffix == _ENDING or len(path.parts) > 1 or os.path.exists(path):  # which takes a name of any length
         return load_profile(path)
     near = get_close_matches(text, names, 3, 0.5)
     raise HardwareError(

@@ -4,7 +4,6 @@ HardwareError(ValueError)   a profile that cannot be used; the text names the fi
 """
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from difflib import get_close_matches
@@ -12,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
+from .files import replacing
 from .hardware import BLOCKS, MOST_SPREAD, Estimate, HardwareProfile
 
 SCHEMA = 1
@@ -38,12 +38,8 @@ class HardwareError(ValueError):
 
 def save_profile(profile: HardwareProfile, path: Path) -> None:
     """Write a profile; a reader finds the file before or the whole new one. Raises OSError."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(profile_text(profile), encoding="utf-8")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.write(profile_text(profile).encode())
 
 
 def profile_text(profile: HardwareProfile) -> str:
@@ -58,7 +54,8 @@ def load_profile(path: Path) -> HardwareProfile:
             text = file.read(MOST_BYTES + 1)
     except (OSError, ValueError) as error:  # a name can hold what no file system takes
         raise HardwareError(
-            f"{path}: cannot be read ({error}); make a hardware profile by `isotherm calibrate --out FILE`"
+            f"{path}: cannot be read ({getattr(error, 'strerror', error)}); "
+            "make a hardware profile by `isotherm calibrate --out FILE`"
         ) from error
     return parse_profile(text, str(path))
 

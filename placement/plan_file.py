@@ -5,12 +5,11 @@ that was changed by hand is found out: what it predicts would not be of what it 
 """
 
 import json
-import os
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from .files import replacing
 from .ledger import Account, Term
 from .placed import Traffic
 from .plan import SCHEMA_VERSION, LayerPlan, Plan, PlanError, Rate, digest
@@ -59,16 +58,9 @@ def to_json(plan: Plan) -> dict[str, Any]:
 def save_plan(plan: Plan, file: Path) -> None:
     """Write a plan so that at any time the file is the old one or all of the new one. Raises PlanError."""
     text = json.dumps(to_json(plan), indent=1) + "\n"
-    part = file.with_name(f"{file.name}.{os.getpid()}-{threading.get_ident()}.part")  # several may write at once
     try:
-        try:
-            with part.open("w", encoding="utf-8") as out:
-                out.write(text)
-                out.flush()
-                os.fsync(out.fileno())
-            os.replace(part, file)
-        finally:
-            part.unlink(missing_ok=True)
+        with replacing(file) as out:
+            out.write(text.encode())
     except OSError as error:
         raise PlanError(f"{file}: cannot be written ({error.strerror}); name another file by --out") from error
 
@@ -76,12 +68,12 @@ def save_plan(plan: Plan, file: Path) -> None:
 def load_plan(file: Path) -> Plan:
     """Read and check a plan. Raises PlanError, naming the file, the key and the remedy."""
     try:
-        size = file.stat().st_size
-        if size > MAX_BYTES:
-            raise PlanError(f"{file}: has {size} bytes, more than any plan; name a plan's file")
-        text = file.read_bytes()
+        with file.open("rb") as plan:
+            text = plan.read(MAX_BYTES + 1)  # a device has no size, and no end
     except OSError as error:
         raise PlanError(f"{file}: cannot be read ({error.strerror}); check the path") from error
+    if len(text) > MAX_BYTES:
+        raise PlanError(f"{file}: has more than {MAX_BYTES >> 20} MiB, as no plan has; name a plan's file")
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:

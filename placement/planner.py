@@ -175,7 +175,7 @@ def _reason(
     text = ", ".join(parts) + "."
     if trace is None:
         return text + " There is no trace: experts count as alike, and no gain is claimed for pinning some of a layer."
-    return f"{text} {verdict.text}" if verdict is not None else text
+    return f"{text} {verdict.text[:1].upper()}{verdict.text[1:]}" if verdict is not None else text
 
 
 def _compared(saved: float, policy: str, step_ms: float) -> str:

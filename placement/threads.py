@@ -20,7 +20,7 @@ def with_threads(hardware: HardwareProfile, threads: int) -> HardwareProfile:
         return hardware
     most = max(cpu.read_gb_s)
     if not 1 <= threads <= most:
-        raise ValueError(f"{hardware.name} is known with 1 to {most} threads, not with {threads}")
+        raise ValueError(f"{hardware.name} is known with 1 to {most} threads, not with {threads}; name fewer")
     reading = _read_gb_s(cpu, threads) / _read_gb_s(cpu, cpu.threads)
     computing = threads / cpu.threads
     scaled = replace(

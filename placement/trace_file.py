@@ -13,10 +13,12 @@ What the arrays mean is said in `trace`. There is no text in it, and no token.
 """
 
 import json
+import os
 import zipfile
 import zlib
 from datetime import UTC, datetime
 from pathlib import Path
+from stat import S_ISREG
 from typing import IO, Any
 
 import numpy as np
@@ -50,7 +52,9 @@ def load_trace(path: Path, fingerprint: str | None = None) -> RoutingTrace:
     except FileNotFoundError:
         raise TraceError(f"{path}: there is no such routing trace; record one with `isotherm profile`") from None
     except OSError as error:
-        raise TraceError(f"{path}: the routing trace cannot be read: {error.strerror or error}") from error
+        raise TraceError(
+            f"{path}: the routing trace cannot be read: {error.strerror or error}; name another file"
+        ) from error
     except OtherVersion as error:
         raise TraceError(f"{path}: {error}") from None
     except DAMAGE as error:
@@ -119,6 +123,8 @@ def _archive(file: IO[bytes]) -> zipfile.ZipFile:
 
 def _read(path: Path) -> RoutingTrace:
     with path.open("rb") as file:
+        if not S_ISREG(os.fstat(file.fileno()).st_mode):  # a device has no size, and may have no end
+            raise OSError("it is no file of the disk")
         size = file.seek(0, 2)
         if size > MAX_FILE_BYTES:
             raise ValueError(f"it has {size} bytes, more than the {MAX_FILE_BYTES} that any trace may have")

@@ -8,6 +8,7 @@ import typer
 from .calibrate_tables import names_table, profile_tables
 from .output import ExitCode, fail, out, refusals
 from .progress import progress_bars
+from .target import check_target
 
 if TYPE_CHECKING:
     from ...placement.hardware import HardwareProfile
@@ -44,6 +45,7 @@ def calibrate(
     if names:
         _list(as_json)
         return
+    check_target("--out", file)
     profile = _named(show) if show is not None else _measured(model, threads)
     if file is not None:
         _write(profile, file)
@@ -91,4 +93,7 @@ def _write(profile: "HardwareProfile", file: Path) -> None:
     try:
         save_profile(profile, file)
     except OSError as error:
-        fail(f"--out {file} cannot be written ({error}); name a file in a folder that exists", ExitCode.FAILURE)
+        fail(
+            f"--out {file} cannot be written ({error.strerror or error}); name a file in a folder that exists",
+            ExitCode.FAILURE,
+        )

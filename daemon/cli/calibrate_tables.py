@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from .output import plus_minus
+
 if TYPE_CHECKING:
     from ...placement.hardware import AcceleratorProfile, Estimate, HardwareProfile
 
@@ -69,7 +71,7 @@ def _products(profile: "HardwareProfile") -> Table:
     caption = "weights from memory, GB/s; in cache, ns a KiB with 1, 2, 4 and 8 tokens; how far both overlap"
     table = Table("kind", box=None, pad_edge=False, caption=caption, caption_justify="left")
     for heading in ("GB/s", "1", "2", "4", "8", "overlap"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", overflow="fold")  # no digit is cut off
     for kind, cost in profile.cpu.products.items():
         table.add_row(kind, *map(shown, (cost.read_gb_s, *cost.block_ns_per_kib, cost.overlap)))
     return table
@@ -103,5 +105,5 @@ def _plain() -> Table:
 
 def shown(estimate: "Estimate") -> str:
     """A value to three digits, with its spread if it has one."""
-    spread = f" ± {estimate.spread:.0%}" if estimate.spread else ""
+    spread = f" {plus_minus()} {estimate.spread:.0%}" if estimate.spread else ""
     return f"{estimate.value:.3g}{spread}"

@@ -30,6 +30,11 @@ class ExitCode(IntEnum):
     FORCED = 8  # a second signal cut open requests off
 
 
+def plus_minus() -> str:
+    """The sign before a spread, in what the terminal can show."""
+    return "+-" if out.options.ascii_only else "±"
+
+
 def fail(message: str, code: ExitCode) -> NoReturn:
     """Say in one line what is wrong on the standard error and exit."""
     err.print(f"isotherm: {' '.join(message.splitlines())}", style="red", markup=False, highlight=False, soft_wrap=True)

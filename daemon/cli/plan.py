@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast, get_args
 
@@ -12,12 +13,15 @@ from ..config import Config
 from .default_command import DefaultCommand
 from .output import ExitCode, fail, out, refusals
 from .progress import progress_bars
+from .target import check_target
 
 if TYPE_CHECKING:
     from ...placement.plan import Plan
 
 _DEFAULT = Config()
-_SIZE = re.compile(r"gpu(?P<device>\d{1,2})=(?P<size>\d{1,9}(\.\d{1,6})?)(?P<unit>[KMGT]i?B)", re.IGNORECASE)
+_SIZE = re.compile(
+    r"gpu(?P<device>\d{1,2})=(0|(?P<size>\d{1,9}(\.\d{1,6})?)(?P<unit>[KMGT]i?B))", re.IGNORECASE | re.ASCII
+)
 _UNITS = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 plan = typer.Typer(cls=DefaultCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -88,17 +92,18 @@ def make(
     from ..assembly import demo_model
     from ..planning import PlanOptions, make_plan
 
+    check_target("--out", to)
     with refusals(), progress_bars() as report:
         _check_kind(kv_cache)
         options = PlanOptions(
             model=model or demo_model(report),
-            vram=dict(_size(text) for text in vram or ()),
+            vram=_sizes(vram or ()),
             context=context,
             streams=streams,
             hardware=hardware,
             trace=trace,
             kv_cache=cast(KvCache, kv_cache),
-            weight_format=weight_format.upper() if weight_format else None,
+            weight_format=None if weight_format is None else weight_format.upper(),
         )
         made = make_plan(options, report)
         if to is not None:
@@ -149,11 +154,24 @@ def _check_kind(text: str) -> None:
         fail(f"--kv-cache is {text!r}; it must be one of {', '.join(get_args(KvCache))}", ExitCode.USAGE)
 
 
+def _sizes(texts: Sequence[str]) -> dict[int, int]:
+    """Bytes by the number of an accelerator."""
+    found: dict[int, int] = {}
+    for text in texts:
+        device, nbytes = _size(text)
+        if device in found:
+            fail(f"--vram names gpu{device} twice; leave one of them out", ExitCode.USAGE)
+        found[device] = nbytes
+    return found
+
+
 def _size(text: str) -> tuple[int, int]:
     """The number of an accelerator and bytes."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        fail(f"--vram is {text!r}; name an accelerator and a size, such as gpu0=10GiB", ExitCode.USAGE)
+        fail(f"--vram is {text!r}; name an accelerator and a size, such as gpu0=10GiB or gpu0=0", ExitCode.USAGE)
+    if match["size"] is None:
+        return int(match["device"]), 0
     unit = match["unit"].lower()
     factor = (1024 if "i" in unit else 1000) ** _UNITS[unit[0]]
     return int(match["device"]), int(float(match["size"]) * factor)

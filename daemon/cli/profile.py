@@ -1,6 +1,7 @@
 """`isotherm profile`: record where a model's tokens are routed, and show it."""
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,6 +11,7 @@ from ..config import Config, readable
 from .default_command import DefaultCommand
 from .output import ExitCode, fail, out, refusals
 from .progress import progress_bars
+from .target import check_target
 
 if TYPE_CHECKING:
     from ...placement.trace import RoutingTrace
@@ -71,7 +73,7 @@ def record(
     from ..prompts import read_prompts
     from ..routing_profile import STREAMS, run_profile
 
-    _check_target("--out", to)
+    check_target("--out", to)
     with refusals():
         chosen = None if prompts is None else read_prompts(prompts)
         with progress_bars() as report:
@@ -82,6 +84,8 @@ def record(
                 max_running=STREAMS,
                 pack_cache=not no_pack_cache,
             )
+            if to is None:
+                _check_kept(config)
             try:
                 result = run_profile(config, chosen, tokens, report)
             except EngineError as error:
@@ -118,7 +122,7 @@ def show(
     from .heat_map import default_phase, heat_map
     from .skew_tables import skew_json, skew_tables
 
-    _check_target("--png", png)
+    check_target("--png", png)
     trace = _trace_of(source)
     verdict, skew = judge(trace)
     shown = phase or default_phase(trace)
@@ -137,6 +141,23 @@ def show(
         out.print(part, highlight=False)
     if png is not None:
         out.print(f"drawn in {readable(png)}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _check_kept(config: Config) -> None:
+    """Refuse to add to a trace that cannot be read, before the work is done."""
+    from ...placement.trace import TraceError
+    from ...placement.trace_file import load_trace
+    from ..paths import routing_file
+    from ..routing_profile import open_routed
+
+    assert config.model is not None
+    fingerprint = open_routed(config.model).checkpoint.fingerprint
+    path = routing_file(fingerprint)
+    if path.exists():
+        try:
+            load_trace(path, fingerprint)
+        except TraceError as error:
+            fail(str(error), ExitCode.FAILURE)
 
 
 def _keep(result: "Profile", to: Path | None) -> None:
@@ -169,7 +190,7 @@ def _trace_of(source: Path | None) -> "RoutingTrace":
     with refusals():
         if source is None:
             path, fingerprint = _newest(), None
-        elif source.is_file() and source.suffix not in (".gguf", ".safetensors"):
+        elif os.path.isfile(source) and source.suffix not in (".gguf", ".safetensors"):
             path, fingerprint = source, None
         else:
             from ..routing_profile import open_routed
@@ -195,10 +216,3 @@ def _newest() -> Path:
     if not traces:
         fail("no routing was recorded yet; serve a model for a while, or run: isotherm profile", ExitCode.FAILURE)
     return traces[-1]
-
-
-def _check_target(option: str, path: Path | None) -> None:
-    """Refuse a file that could not be written, before the work is done."""
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        what = "is a folder" if path.is_dir() else "lies in no folder that exists"
-        fail(f"{option} {readable(path)} {what}; name a file in a folder that exists", ExitCode.USAGE)

@@ -9,13 +9,15 @@ import typer
 
 from ..config import readable
 from .output import ExitCode, fail
+from .target import check_target
 
 if TYPE_CHECKING:
     from ...placement.replay import CacheKind
 
 MOST_STREAMS, MOST_THREADS, MOST_CONTEXT = 512, 1024, 1 << 24
-_SIZE = re.compile(r"(?P<size>\d{1,9}(\.\d{1,6})?)(?P<unit>[KMGT]i?B)", re.IGNORECASE)
+_SIZE = re.compile(r"(?P<size>\d{1,9}(\.\d{1,6})?)(?P<unit>[KMGT]i?B)", re.IGNORECASE | re.ASCII)
 _UNITS = {"k": 1, "m": 2, "g": 3, "t": 4}
+_MOST_DIGITS = 20
 _FILES = ("csv", "png", "json")
 T = TypeVar("T")
 
@@ -84,9 +86,9 @@ def targets(named: Mapping[str, Path | None], folder: Path | None) -> dict[str, 
             fail(f"--out-dir {readable(folder)} cannot be made: {error.strerror or error}", ExitCode.USAGE)
         files = {kind: folder / f"simulate.{kind}" for kind in _FILES}
     for kind, path in files.items():
-        if path.is_dir() or not path.absolute().parent.is_dir():
-            what = "is a folder" if path.is_dir() else "lies in no folder that exists"
-            fail(f"--{kind} {readable(path)} {what}; name a file in a folder that exists", ExitCode.USAGE)
+        check_target(f"--{kind}", path)
+    if len({path.absolute() for path in files.values()}) < len(files):
+        fail(f"{' and '.join('--' + kind for kind in files)} name one file; name another file for each", ExitCode.USAGE)
     return files
 
 
@@ -116,7 +118,8 @@ def policies(text: str) -> tuple["CacheKind", ...]:
 
 def numbers(option: str, text: str, most: int) -> tuple[int, ...]:
     named = parts(option, text)
-    if not all(part.isdecimal() and 1 <= int(part) <= most for part in named):
+    # Python makes no number of thousands of digits.
+    if not all(part.isdecimal() and len(part) < _MOST_DIGITS and 1 <= int(part) <= most for part in named):
         fail(f"{option} is {text!r}; name numbers from 1 to {most} with commas, such as 1,4,8", ExitCode.USAGE)
     return tuple(dict.fromkeys(int(part) for part in named))
 

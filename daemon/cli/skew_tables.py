@@ -8,6 +8,8 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from .output import plus_minus
+
 if TYPE_CHECKING:
     from ...placement.skew import Skew
     from ...placement.trace import RoutingTrace
@@ -33,9 +35,9 @@ def _coverage(skew: "Skew") -> Table:
         table.add_row(
             f"{row.fraction:.0%} ({row.experts})",
             f"{row.same:.0%}",
-            f"{row.held_out:.0%} ±{row.spread:.1%}",
+            f"{row.held_out:.0%} {plus_minus()}{row.spread:.1%}",
             f"{row.uniform:.0%}",
-            f"{row.shuffled:.0%} ±{row.shuffled_spread:.1%}",
+            f"{row.shuffled:.0%} {plus_minus()}{row.shuffled_spread:.1%}",
         )
     return table
 

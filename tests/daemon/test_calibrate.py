@@ -170,7 +170,7 @@ def test_nominal_profiles_are_listed_and_shown() -> None:
         (("--show", "ddr5-desktp"), ExitCode.USAGE, "perhaps ddr5-desktop"),
         (("--show", "missing.json"), ExitCode.USAGE, "missing.json: cannot be read"),
         (("missing.gguf",), ExitCode.MODEL, "missing.gguf"),
-        (("--out", "missing/here.json"), ExitCode.FAILURE, "--out missing/here.json cannot be written"),
+        (("--out", "missing/here.json"), ExitCode.USAGE, "--out missing/here.json lies in no folder that exists"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(arguments: tuple[str, ...], code: ExitCode, words: str) -> None:

@@ -67,6 +67,7 @@ def test_prompts_come_from_standard_input(model: Path, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (("--prompts", "nowhere.jsonl"), "nowhere.jsonl cannot be read"),
+        (("--prompts", ""), "--prompts names nothing; name a file or a folder"),
         (("--out", "nowhere/t.npz"), "--out nowhere/t.npz lies in no folder that exists"),
         (("--context", 4), "--context is 4; it must lie between"),
         (("--tokens", 600, "--context", 500), "--tokens 600 leaves no room for a prompt in a context of 500"),
@@ -177,3 +178,15 @@ def test_a_model_that_gives_no_numbers_ends_with_the_engine_s_code(
     result = run("profile", model, "--prompts", prompts, *RUN)
     assert result.exit_code == ExitCode.ENGINE
     assert "NaN or infinite logit" in result.stderr
+
+
+def test_a_kept_trace_that_is_damaged_is_named_before_prompts_are_run(
+    model: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = routing_file(open_model(model).checkpoint.fingerprint)
+    kept.parent.mkdir(parents=True)
+    kept.write_text("damaged")
+    monkeypatch.setattr("isotherm.daemon.routing_profile.run_profile", lambda *arguments: pytest.fail("was run"))
+    result = run("profile", model, "--prompts", prompts, *RUN)
+    assert result.exit_code == ExitCode.FAILURE
+    assert f"{kept} is damaged" in result.stderr

@@ -61,7 +61,7 @@ def test_a_setting_that_contradicts_is_refused(model: Model, tmp_path: Path, mon
 
 def test_a_plan_of_another_model_is_refused(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = replace(plan_of(model, monkeypatch=monkeypatch), fingerprint="cd" * 32)
-    with pytest.raises(PlanError, match=r"the plan is of tiny \(cdcdcdcdcdcd\), not of tiny"):
+    with pytest.raises(PlanError, match=r"plan\.json: the plan is of tiny \(cdcdcdcdcdcd\), not of tiny"):
         obeyed(config(tmp_path, plan), model)
 
 

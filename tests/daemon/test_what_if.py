@@ -171,6 +171,7 @@ def test_a_trace_alone_gives_hit_rates(trace: Path, tmp_path: Path) -> None:
         (("--policy", "best"), "--policy is 'best'; choose from static, lru, lfu, lfru, seeded, belady"),
         (("--vram", "8"), "--vram has '8'; name sizes such as 0,8GiB,12GiB"),
         (("--streams", "1,0"), "--streams is '1,0'; name numbers from 1 to 512"),
+        (("--streams", "9" * 5000), "name numbers from 1 to 512"),
         (("--context", "4k"), "--context is '4k'; name numbers"),
         (("--threads", ""), "--threads is ''; name values"),
         (("--format", "q9"), "--format is 'q9'; choose from"),

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from isotherm.placement import hardware_file
 from isotherm.placement.hardware import BLOCKS, AcceleratorProfile, CpuProfile, Estimate, HardwareProfile, ProductCost
 from isotherm.placement.hardware_file import (
     MOST_BYTES,
@@ -106,7 +105,7 @@ def test_a_write_that_fails_leaves_the_file_before(tmp_path: Path, monkeypatch: 
     def full(*_: Any) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(hardware_file.os, "replace", full)
+    monkeypatch.setattr("os.replace", full)
     with pytest.raises(OSError, match="disk full"):
         save_profile(PROFILE, path)
     assert load_profile(path) == PROFILE

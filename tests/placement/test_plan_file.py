@@ -142,7 +142,7 @@ def test_a_missing_and_an_endless_file_are_refused(tmp_path: Path) -> None:
         load_plan(tmp_path / "none.json")
     with (tmp_path / "big.json").open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(PlanError, match="more than any plan"):
+    with pytest.raises(PlanError, match="more than 32 MiB"):
         load_plan(tmp_path / "big.json")
 
 
