@@ -32,6 +32,19 @@ def add_up(products: Tensor, total: Tensor) -> Tensor:
     return total
 
 
+def divide(a: Tensor | int, b: Tensor | int) -> Tensor:
+    """a / b in float32, where torch would multiply by the inverse of a number."""
+    if isinstance(a, Tensor):
+        return a / (b if isinstance(b, Tensor) else torch.full_like(a, b))
+    assert isinstance(b, Tensor)
+    return torch.full_like(b, a) / b
+
+
+def square_root(x: Tensor) -> Tensor:
+    """The nearest float32; torch's own is not always that."""
+    return x.double().sqrt().float()
+
+
 def add_lanes(lanes: Tensor) -> Tensor:
     """The sum of the last axis, of a power of two numbers, by halves."""
     while lanes.shape[-1] > 1:
@@ -54,7 +67,7 @@ def exp(x: Tensor) -> Tensor:
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    return 1 / (1 + exp(-x))
+    return divide(1, 1 + exp(-x))
 
 
 def gated(gate: Tensor, up: Tensor) -> Tensor:

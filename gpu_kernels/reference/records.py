@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..tensors import SPAN, Record
-from .fused import LANES, add_lanes, add_up
+from .fused import LANES, add_lanes, add_up, divide, square_root
 
 _SMALLEST = 2.0**-100  # a span below it is all zero, so that 127 / amax stays finite
 
@@ -36,13 +36,13 @@ def take_rows(record: Record, rows: slice | Tensor) -> Record:
 
 
 def quantised(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x [rows, whole spans] -> int8 codes of that shape, float32 scales [rows, spans]. Not a number shows in a scale."""
+    """x [rows, whole spans] -> int8 codes of that shape, float32 scales [rows, spans]; a NaN shows in the scale."""
     spans = x.unflatten(1, (-1, SPAN))
     largest = spans.abs().amax(2)
     largest = torch.where(largest < _SMALLEST, 0, largest)
-    inverse = torch.where(largest == 0, 0, 127 / largest)
+    inverse = torch.where(largest == 0, 0, divide(127, largest))
     codes = (spans * inverse[..., None]).round().nan_to_num(0)
-    return codes.to(torch.int8).flatten(1), largest / 127
+    return codes.to(torch.int8).flatten(1), divide(largest, 127)
 
 
 def normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -50,6 +50,6 @@ def normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     spans = pad(x, (0, -x.shape[1] % SPAN)).unflatten(1, (-1, SPAN)).transpose(0, 1)
     squares = add_up(spans.double().square(), torch.zeros_like(spans[0]))
     a, b, c, d = squares.unflatten(1, (-1, LANES)).unbind(1)
-    mean = add_lanes((a + b) + (c + d)) / x.shape[1]
-    factor = 1 / (mean + torch.tensor(eps, dtype=torch.float32, device=x.device)).sqrt()
+    mean = divide(add_lanes((a + b) + (c + d)), x.shape[1])
+    factor = divide(1, square_root(mean + eps))
     return x * factor[:, None] * weight
