@@ -1,7 +1,5 @@
 """Finding the pairs of each slot, for launches of one size: experts that are not here and empty blocks are marked."""
 
-from typing import Any
-
 import triton.language as tl
 
 from .jit import kernel
@@ -9,18 +7,18 @@ from .jit import kernel
 
 @kernel
 def align_kernel(
-    ids: Any,
-    top_k: Any,
-    slots: Any,
-    experts: Any,
-    order: Any,
-    blocks_out: Any,
-    blocks: Any,
-    count: Any,
+    ids,
+    top_k,
+    slots,
+    experts,
+    order,
+    blocks_out,
+    blocks,
+    count,
     BLOCK: tl.constexpr,
     CHUNK: tl.constexpr,
     BINS: tl.constexpr,
-) -> None:
+):
     """Program e writes the run of expert e, the last program the blocks that are left.
 
     Each counts all pairs by itself: that takes microseconds, and one launch.
@@ -51,7 +49,7 @@ def align_kernel(
 
 
 @kernel
-def _experts_of(ids: Any, start: Any, used: Any, slots: Any, experts: Any, CHUNK: tl.constexpr) -> Any:
+def _experts_of(ids, start, used, slots, experts, CHUNK: tl.constexpr):
     """The experts of some pairs; `experts` for one that is not here and beyond the last pair."""
     pair = start + tl.arange(0, CHUNK)
     expert = tl.load(ids + pair, mask=pair < used, other=0)
@@ -60,7 +58,7 @@ def _experts_of(ids: Any, start: Any, used: Any, slots: Any, experts: Any, CHUNK
 
 
 @kernel
-def _mark_rest(order: Any, blocks_out: Any, first: Any, blocks: Any, used: Any, BLOCK: tl.constexpr) -> None:
+def _mark_rest(order, blocks_out, first, blocks, used, BLOCK: tl.constexpr):
     for block in range(first, blocks):
         tl.store(blocks_out + block, -1)
         tl.store(order + block * BLOCK + tl.arange(0, BLOCK), tl.zeros((BLOCK,), tl.int32) + used)

@@ -1,7 +1,5 @@
 """Float arithmetic with the CPU's bits: each step is rounded as there, and fused only where `tl.fma` says so."""
 
-from typing import Any
-
 import triton.language as tl
 
 from .jit import kernel
@@ -11,7 +9,7 @@ SMALLEST = tl.constexpr(2.0**-100)  # a span below it is all zero
 
 
 @kernel
-def exp_of(x: Any) -> Any:
+def exp_of(x):
     """e^x within 2 ulp; 0 below -87, NaN of NaN."""
     low = x < -87.0
     x = tl.where(low, -87.0, tl.where(x > 88.0, 88.0, x))
@@ -29,18 +27,18 @@ def exp_of(x: Any) -> Any:
 
 
 @kernel
-def sigmoid(x: Any) -> Any:
+def sigmoid(x):
     return tl.div_rn(1.0, 1.0 + exp_of(-x))
 
 
 @kernel
-def gated(gate: Any, up: Any) -> Any:
+def gated(gate, up):
     """SiLU(gate) * up."""
     return tl.div_rn(gate, 1.0 + exp_of(-gate)) * up
 
 
 @kernel
-def bfloat_bits(x: Any) -> Any:
+def bfloat_bits(x):
     """The bfloat16 nearest to each float32, ties to even, as int16. A NaN stays one."""
     bits = x.to(tl.uint32, bitcast=True)
     high = bits >> 16
@@ -49,7 +47,7 @@ def bfloat_bits(x: Any) -> Any:
 
 
 @kernel
-def quantise(values: Any) -> Any:
+def quantise(values):
     """values [R, 64] -> int8 codes [R, 64] and the float32 scales [R] of a "q8" record."""
     # Magnitudes order like their bits, and so NaN wins and shows in the scale.
     bits = values.to(tl.int32, bitcast=True) & 0x7FFFFFFF

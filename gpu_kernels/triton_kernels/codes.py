@@ -4,17 +4,13 @@
 offset of its tile and its lane there. L: the kind, as `layout.Layout`.
 """
 
-from typing import Any
-
 import triton.language as tl
 
 from .jit import kernel
 
 
 @kernel
-def codes_of(
-    w: Any, unit: Any, lane: Any, ok: Any, number: Any, half: tl.constexpr, L: tl.constexpr, N: tl.constexpr
-) -> Any:
+def codes_of(w, unit, lane, ok, number, half: tl.constexpr, L: tl.constexpr, N: tl.constexpr):
     """int8 [32, N]: the weights of half a span in units of their scales. unit [N]: where in w the unit lies; number:
     that of the span in it."""
     planes = unit + number * L.plane_bytes
@@ -27,7 +23,7 @@ def codes_of(
 
 
 @kernel
-def _plane(w: Any, plane: Any, lane: Any, ok: Any, half: tl.constexpr, BITS: tl.constexpr, N: tl.constexpr) -> Any:
+def _plane(w, plane, lane, ok, half: tl.constexpr, BITS: tl.constexpr, N: tl.constexpr):
     """Bits of the codes, int32 [32, N]. A word is four columns of a row, with so many blocks of them as it has room
     for: all is read once."""
     words = w.to(tl.pointer_type(tl.int32)) + (plane // 4 + lane)[None, :]
@@ -39,7 +35,7 @@ def _plane(w: Any, plane: Any, lane: Any, ok: Any, half: tl.constexpr, BITS: tl.
 
 
 @kernel
-def _entry(code: Any, L: tl.constexpr) -> Any:
+def _entry(code, L: tl.constexpr):
     """Of a table of 16 signed bytes, which four integers hold."""
     low = tl.where((code & 4) != 0, L.table[1], L.table[0])
     high = tl.where((code & 4) != 0, L.table[3], L.table[2])
@@ -47,7 +43,7 @@ def _entry(code: Any, L: tl.constexpr) -> Any:
 
 
 @kernel
-def scale_of(w: Any, unit: Any, lane: Any, ok: Any, number: Any, place: tl.constexpr, L: tl.constexpr) -> Any:
+def scale_of(w, unit, lane, ok, number, place: tl.constexpr, L: tl.constexpr):
     """float32 [N]: scale `place` of a span."""
     if L.parts == "none":
         return _header(w, unit + 32 * place, lane, ok, L)
@@ -55,7 +51,7 @@ def scale_of(w: Any, unit: Any, lane: Any, ok: Any, number: Any, place: tl.const
 
 
 @kernel
-def minimum_of(w: Any, unit: Any, lane: Any, ok: Any, number: Any, place: tl.constexpr, L: tl.constexpr) -> Any:
+def minimum_of(w, unit, lane, ok, number, place: tl.constexpr, L: tl.constexpr):
     """float32 [N]: what the columns of that scale have in addition."""
     if L.parts == "none":
         minimum = _header(w, unit + L.minima_at + 32 * place, lane, ok, L)
@@ -67,7 +63,7 @@ def minimum_of(w: Any, unit: Any, lane: Any, ok: Any, number: Any, place: tl.con
 
 
 @kernel
-def _header(w: Any, at: Any, lane: Any, ok: Any, L: tl.constexpr) -> Any:
+def _header(w, at, lane, ok, L: tl.constexpr):
     bits = tl.load(w.to(tl.pointer_type(tl.int16)) + (at // 2 + lane), mask=ok, other=0)
     if L.bfloat:
         return (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
@@ -75,7 +71,7 @@ def _header(w: Any, at: Any, lane: Any, ok: Any, L: tl.constexpr) -> Any:
 
 
 @kernel
-def _part(w: Any, parts: Any, lane: Any, ok: Any, number: Any, place: tl.constexpr, L: tl.constexpr) -> Any:
+def _part(w, parts, lane, ok, number, place: tl.constexpr, L: tl.constexpr):
     """What a scale of two levels is multiplied by: int32 [N]."""
     if L.parts == "bytes":
         return _byte(w, parts + 64 * number + 16 * place, lane, ok).to(tl.int8).to(tl.int32)
@@ -89,19 +85,19 @@ def _part(w: Any, parts: Any, lane: Any, ok: Any, number: Any, place: tl.constex
 
 
 @kernel
-def _part_of_minimum(w: Any, parts: Any, lane: Any, ok: Any, number: Any, place: tl.constexpr, L: tl.constexpr) -> Any:
+def _part_of_minimum(w, parts, lane, ok, number, place: tl.constexpr, L: tl.constexpr):
     if L.parts == "nibbles":
         return _byte(w, parts + 64 * number + 16 * place, lane, ok) >> 4
     return _six(w, parts + 48 * number, lane, ok, 2 + place)
 
 
 @kernel
-def _byte(w: Any, at: Any, lane: Any, ok: Any) -> Any:
+def _byte(w, at, lane, ok):
     return tl.load(w + (at + lane), mask=ok, other=0).to(tl.int32)
 
 
 @kernel
-def _six(w: Any, parts: Any, lane: Any, ok: Any, place: tl.constexpr) -> Any:
+def _six(w, parts, lane, ok, place: tl.constexpr):
     """One of the four parts of 6 bits of a span."""
     if place == 2:
         return _byte(w, parts + 32, lane, ok) & 63
@@ -112,7 +108,7 @@ def _six(w: Any, parts: Any, lane: Any, ok: Any, place: tl.constexpr) -> Any:
 
 
 @kernel
-def _split(w: Any, parts: Any, lane: Any, ok: Any, number: Any, place: tl.constexpr) -> Any:
+def _split(w, parts, lane, ok, number, place: tl.constexpr):
     """A part of 6 bits whose nibble and upper two bits lie apart."""
     above = _byte(w, parts + 16 * (number // 2), lane, ok) >> (4 * (number % 2) + 2 * place) & 3
     nibble = _byte(w, parts + 32 + 16 * number, lane, ok) >> (4 * place) & 15

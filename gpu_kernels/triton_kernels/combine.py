@@ -1,7 +1,5 @@
 """Adding the experts' outputs to the residual stream, in the order of the choices."""
 
-from typing import Any
-
 import triton.language as tl
 
 from .arithmetic import sigmoid
@@ -12,18 +10,18 @@ ROUNDING = tl.constexpr(1e-6)  # of the sum of weights that were made to add up 
 
 @kernel
 def combine_kernel(
-    x: Any,
-    stride: Any,
-    columns: Any,
-    outs: Any,
-    outs_stride: Any,
-    weights: Any,
-    gate: Any,
-    gate_stride: Any,
-    count: Any,
+    x,
+    stride,
+    columns,
+    outs,
+    outs_stride,
+    weights,
+    gate,
+    gate_stride,
+    count,
     K: tl.constexpr,
     N: tl.constexpr,
-) -> None:
+):
     """Program (t, i): N columns of token t from i * N on.
 
     (sum of weights) * last + sum of weight * (row - last): experts that agree give exactly what one gives.
@@ -45,14 +43,14 @@ def combine_kernel(
 
 
 @kernel
-def _weight(weights: Any, token: Any, choice: Any, K: tl.constexpr) -> Any:
+def _weight(weights, token, choice, K: tl.constexpr):
     if weights is None:
         return 1.0
     return tl.load(weights + token * K + choice)
 
 
 @kernel
-def _whole(weights: Any, token: Any, K: tl.constexpr) -> Any:
+def _whole(weights, token, K: tl.constexpr):
     """The sum of the weights; one where only their rounding keeps it from that."""
     total = 0.0
     for choice in tl.static_range(K):

@@ -1,7 +1,5 @@
 """Rows of a packed matrix as float32."""
 
-from typing import Any
-
 import triton.language as tl
 
 from .codes import codes_of, minimum_of, scale_of
@@ -10,9 +8,7 @@ from .products import small_float
 
 
 @kernel
-def embed_kernel(
-    tokens: Any, w: Any, tile_bytes: Any, columns: Any, out: Any, stride: Any, count: Any, L: tl.constexpr
-) -> None:
+def embed_kernel(tokens, w, tile_bytes, columns, out, stride, count, L: tl.constexpr):
     """Program (t, i): span i of row tokens[t]."""
     token, span = tl.program_id(0).to(tl.int64), tl.program_id(1)
     if token >= tl.load(count):
@@ -30,7 +26,7 @@ def embed_kernel(
 
 
 @kernel
-def _store_codes(w: Any, unit: Any, lane: Any, span: Any, columns: Any, out: Any, L: tl.constexpr) -> None:
+def _store_codes(w, unit, lane, span, columns, out, L: tl.constexpr):
     ok, number, column = lane >= 0, span % L.spans, tl.arange(0, 32)[:, None]
     PARTS: tl.constexpr = 32 // L.columns
     for half in tl.static_range(2):
@@ -44,7 +40,7 @@ def _store_codes(w: Any, unit: Any, lane: Any, span: Any, columns: Any, out: Any
 
 
 @kernel
-def _floats(span: Any, lane: Any, column: Any, L: tl.constexpr) -> Any:
+def _floats(span, lane, column, L: tl.constexpr):
     """float32 [64]"""
     if L.form == "f32":
         return tl.load(span.to(tl.pointer_type(tl.float32)) + 16 * column + lane)

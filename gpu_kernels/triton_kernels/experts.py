@@ -1,7 +1,5 @@
 """The products of experts: blocks of pairs that fall on one slot of a bank each, found by `align`."""
 
-from typing import Any
-
 import triton.language as tl
 
 from .arithmetic import gated
@@ -12,23 +10,23 @@ from .records import store_spans
 
 @kernel
 def gate_up_kernel(
-    x: Any,
-    top_k: Any,
-    gate: Any,
-    gate_slot: Any,
-    gate_size: Any,
-    up: Any,
-    up_slot: Any,
-    up_size: Any,
-    order: Any,
-    slots: Any,
-    out: Any,
-    lines: Any,
-    count: Any,
+    x,
+    top_k,
+    gate,
+    gate_slot,
+    gate_size,
+    up,
+    up_slot,
+    up_size,
+    order,
+    slots,
+    out,
+    lines,
+    count,
     G: tl.constexpr,
     U: tl.constexpr,
     M: tl.constexpr,
-) -> None:
+):
     """Program (i, j): span i of the inner records of the pairs of block j. gate_slot, up_slot: bytes of a slot."""
     slot = tl.load(slots + tl.program_id(1)).to(tl.int64)
     if slot < 0:
@@ -45,21 +43,21 @@ def gate_up_kernel(
 
 @kernel
 def down_kernel(
-    inner: Any,
-    top_k: Any,
-    w: Any,
-    slot_bytes: Any,
-    size: Any,
-    order: Any,
-    slots: Any,
-    out: Any,
-    stride: Any,
-    lines: Any,
-    count: Any,
+    inner,
+    top_k,
+    w,
+    slot_bytes,
+    size,
+    order,
+    slots,
+    out,
+    stride,
+    lines,
+    count,
     L: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
-) -> None:
+):
     """Program (i, j): N rows of the matrix from i * N on, for the pairs of block j."""
     slot = tl.load(slots + tl.program_id(1)).to(tl.int64)
     if slot < 0:

@@ -1,9 +1,8 @@
 """What a kernel is compiled for: a kind of packed weights as constants."""
 
-from functools import cache
 from typing import NamedTuple
 
-from ..tensors import KindLayout, Matrix
+from ..tensors import KindLayout
 
 FLOATS = ("f32", "f16", "bf16", "f8")
 
@@ -33,7 +32,6 @@ class Layout(NamedTuple):
     table: tuple[int, ...] = ()
 
 
-@cache
 def layout_of(name: str, kind: KindLayout) -> Layout:
     """Raises ValueError for a kind without codes that no kernel reads."""
     codes = kind.codes
@@ -50,7 +48,3 @@ def layout_of(name: str, kind: KindLayout) -> Layout:
         codes.zeros, codes.bfloat, codes.parts or "none", codes.minima_at, codes.parts_at, codes.high_at, codes.low_at,
         codes.plane_bytes, tuple(word - (word >> 31 << 32) for word in words),
     )  # fmt: skip
-
-
-def bank_layout(matrix: Matrix) -> Layout:
-    return layout_of(matrix.name, matrix.kind)

@@ -1,7 +1,5 @@
 """A linear layer on packed tiles."""
 
-from typing import Any
-
 import triton.language as tl
 
 from .jit import kernel
@@ -10,20 +8,20 @@ from .products import product
 
 @kernel
 def linear_kernel(
-    x: Any,
-    w: Any,
-    size: Any,
-    out: Any,
-    stride: Any,
-    lines: Any,
-    bias: Any,
-    limit: Any,
-    count: Any,
+    x,
+    w,
+    size,
+    out,
+    stride,
+    lines,
+    bias,
+    limit,
+    count,
     L: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
     ADD: tl.constexpr,
-) -> None:
+):
     """Program (i, j): N rows of the matrix from i * N on, for M tokens from j * M on."""
     here_count = tl.load(count)
     token = tl.program_id(1).to(tl.int64) * M + tl.arange(0, M)

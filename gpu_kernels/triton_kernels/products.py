@@ -4,8 +4,6 @@ M tokens, N rows of weights. The order of operations is the CPU's (`cpu_kernels.
 columns of a scale, one fused multiply-add for each scale, and one for each span of 64; of floats two chains.
 """
 
-from typing import Any
-
 import triton.language as tl
 
 from .arithmetic import bfloat_bits
@@ -14,9 +12,7 @@ from .jit import kernel
 
 
 @kernel
-def product(
-    x: Any, rows: Any, here: Any, w: Any, first: Any, size: Any, L: tl.constexpr, M: tl.constexpr, N: tl.constexpr
-) -> Any:
+def product(x, rows, here, w, first, size, L: tl.constexpr, M: tl.constexpr, N: tl.constexpr):
     """float32 [M, N]. x: (codes, their stride, scales, their stride, plain, its stride); rows [M]: of the records,
     where `here`; first: number of the first tile; size: (tiles, bytes of a tile, spans)."""
     tiles, tile_bytes, spans = size
@@ -34,18 +30,18 @@ def product(
 
 @kernel
 def _of_codes(
-    x: Any,
-    rows: Any,
-    here: Any,
-    w: Any,
-    unit: Any,
-    lane: Any,
-    ok: Any,
-    spans: Any,
+    x,
+    rows,
+    here,
+    w,
+    unit,
+    lane,
+    ok,
+    spans,
     L: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
-) -> Any:
+):
     PARTS: tl.constexpr = 32 // L.columns  # scales of 32 columns
     inputs, factors = x[0] + rows * x[1], x[2] + rows * x[3]
     column = tl.arange(0, 32)
@@ -72,7 +68,7 @@ def _of_codes(
 
 
 @kernel
-def _dot(codes: Any, weights: Any, M: tl.constexpr) -> Any:
+def _dot(codes, weights, M: tl.constexpr):
     """int32 [M, N]: int8 [M, 32] times int8 [32, N]; matrix units want at least 16 tokens."""
     if M >= 16:
         return tl.dot(codes, weights, out_dtype=tl.int32)
@@ -81,18 +77,18 @@ def _dot(codes: Any, weights: Any, M: tl.constexpr) -> Any:
 
 @kernel
 def _of_eights(
-    x: Any,
-    rows: Any,
-    here: Any,
-    w: Any,
-    unit: Any,
-    lane: Any,
-    ok: Any,
-    spans: Any,
+    x,
+    rows,
+    here,
+    w,
+    unit,
+    lane,
+    ok,
+    spans,
     L: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
-) -> Any:
+):
     """8-bit floats: in a span four sums, of the columns that are alike modulo 4."""
     inputs = x[4] + rows * x[5]
     total = tl.zeros((M, N), tl.float32)
@@ -113,31 +109,31 @@ def _of_eights(
 
 
 @kernel
-def small_float(code: Any) -> Any:
+def small_float(code):
     """2^-8 of the 8-bit float in the low byte: shifted into its place it is that float16."""
     code = code.to(tl.int32)
     return ((code & 0x80) << 8 | (code & 0x7F) << 7).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
 
 
 @kernel
-def _added(total: Any, weights: Any, column: Any, here: Any) -> Any:
+def _added(total, weights, column, here):
     return tl.fma(weights, tl.load(column, mask=here, other=0.0)[:, None], total)
 
 
 @kernel
 def _of_floats(
-    x: Any,
-    rows: Any,
-    here: Any,
-    w: Any,
-    unit: Any,
-    lane: Any,
-    ok: Any,
-    spans: Any,
+    x,
+    rows,
+    here,
+    w,
+    unit,
+    lane,
+    ok,
+    spans,
     L: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
-) -> Any:
+):
     """Two chains: of the even columns and of the odd ones."""
     DTYPE: tl.constexpr = tl.float16 if L.form == "f16" else tl.float32
     STEP: tl.constexpr = 2 if L.form == "f16" else 4
@@ -154,18 +150,18 @@ def _of_floats(
 
 @kernel
 def _of_pairs(
-    x: Any,
-    rows: Any,
-    here: Any,
-    w: Any,
-    unit: Any,
-    lane: Any,
-    ok: Any,
-    spans: Any,
+    x,
+    rows,
+    here,
+    w,
+    unit,
+    lane,
+    ok,
+    spans,
     L: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
-) -> Any:
+):
     """bfloat16: two chains of pairs of columns, of which the odd one comes first."""
     inputs = x[4] + rows * x[5]
     even, odd = tl.zeros((M, N), tl.float32), tl.zeros((M, N), tl.float32)
@@ -177,7 +173,7 @@ def _of_pairs(
 
 
 @kernel
-def _pair_added(total: Any, weights: Any, inputs: Any, pair: Any, here: Any) -> Any:
+def _pair_added(total, weights, inputs, pair, here):
     if inputs.dtype.element_ty == tl.int32:
         both = tl.load(inputs + pair, mask=here, other=0)
     else:
@@ -189,6 +185,6 @@ def _pair_added(total: Any, weights: Any, inputs: Any, pair: Any, here: Any) -> 
 
 
 @kernel
-def _upper(word: Any) -> Any:
+def _upper(word):
     """The bfloat16 in the upper half of a word."""
     return (word & -65536).to(tl.float32, bitcast=True)

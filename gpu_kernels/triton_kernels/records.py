@@ -1,7 +1,5 @@
 """Activations as records: what products read, written by one program for some spans of 64 of a row."""
 
-from typing import Any
-
 import triton.language as tl
 
 from .arithmetic import bfloat_bits, quantise
@@ -9,7 +7,7 @@ from .jit import kernel
 
 
 @kernel
-def store_spans(values: Any, rows: Any, span: Any, ok: Any, out: Any) -> None:
+def store_spans(values, rows, span, ok, out):
     """Store values [R, 64], of which each row is span `span` [R] of record `rows` [R], where ok [R]; out: as `product`
     takes them, whose None are left out."""
     codes, stride, scales, scales_stride, plain, plain_stride = out
@@ -26,7 +24,7 @@ def store_spans(values: Any, rows: Any, span: Any, ok: Any, out: Any) -> None:
 
 
 @kernel
-def to_record_kernel(x: Any, stride: Any, columns: Any, out: Any, count: Any, SPANS: tl.constexpr) -> None:
+def to_record_kernel(x, stride, columns, out, count, SPANS: tl.constexpr):
     """Program (t, i): spans i * SPANS and so on of row t."""
     row = tl.program_id(0).to(tl.int64)
     if row >= tl.load(count):
