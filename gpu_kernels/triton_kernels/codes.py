@@ -17,9 +17,10 @@ def codes_of(w, unit, lane, ok, number, half: tl.constexpr, L: tl.constexpr, N: 
     stored = _plane(w, planes + L.low_at, lane, ok, half, L.low, N)
     if L.high:
         stored |= _plane(w, planes + L.high_at, lane, ok, half, L.high, N) << L.low
-    if L.table:
+    if L.has_table:
         return _entry(stored, L)
-    return (stored - L.offset).to(tl.int8)
+    else:
+        return (stored - L.offset).to(tl.int8)
 
 
 @kernel
@@ -47,7 +48,8 @@ def scale_of(w, unit, lane, ok, number, place: tl.constexpr, L: tl.constexpr):
     """float32 [N]: scale `place` of a span."""
     if L.parts == "none":
         return _header(w, unit + 32 * place, lane, ok, L)
-    return _header(w, unit, lane, ok, L) * _part(w, unit + L.parts_at, lane, ok, number, place, L).to(tl.float32)
+    else:
+        return _header(w, unit, lane, ok, L) * _part(w, unit + L.parts_at, lane, ok, number, place, L).to(tl.float32)
 
 
 @kernel
@@ -58,8 +60,9 @@ def minimum_of(w, unit, lane, ok, number, place: tl.constexpr, L: tl.constexpr):
         if L.zeros:
             minimum *= scale_of(w, unit, lane, ok, number, place, L)
         return minimum
-    part = _part_of_minimum(w, unit + L.parts_at, lane, ok, number, place, L)
-    return _header(w, unit + L.minima_at, lane, ok, L) * part.to(tl.float32)
+    else:
+        part = _part_of_minimum(w, unit + L.parts_at, lane, ok, number, place, L)
+        return _header(w, unit + L.minima_at, lane, ok, L) * part.to(tl.float32)
 
 
 @kernel
@@ -67,7 +70,8 @@ def _header(w, at, lane, ok, L: tl.constexpr):
     bits = tl.load(w.to(tl.pointer_type(tl.int16)) + (at // 2 + lane), mask=ok, other=0)
     if L.bfloat:
         return (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
-    return bits.to(tl.float16, bitcast=True).to(tl.float32)
+    else:
+        return bits.to(tl.float16, bitcast=True).to(tl.float32)
 
 
 @kernel
@@ -75,20 +79,22 @@ def _part(w, parts, lane, ok, number, place: tl.constexpr, L: tl.constexpr):
     """What a scale of two levels is multiplied by: int32 [N]."""
     if L.parts == "bytes":
         return _byte(w, parts + 64 * number + 16 * place, lane, ok).to(tl.int8).to(tl.int32)
-    if L.parts == "nibbles":
+    elif L.parts == "nibbles":
         return _byte(w, parts + 64 * number + 16 * place, lane, ok) & 15
-    if L.parts == "split":
+    elif L.parts == "split":
         return _split(w, parts, lane, ok, number, place) - 32
-    if L.minima:
+    elif L.minima:
         return _six(w, parts + 48 * number, lane, ok, place)
-    return _six(w, parts + 48 * number, lane, ok, place) - 32
+    else:
+        return _six(w, parts + 48 * number, lane, ok, place) - 32
 
 
 @kernel
 def _part_of_minimum(w, parts, lane, ok, number, place: tl.constexpr, L: tl.constexpr):
     if L.parts == "nibbles":
         return _byte(w, parts + 64 * number + 16 * place, lane, ok) >> 4
-    return _six(w, parts + 48 * number, lane, ok, 2 + place)
+    else:
+        return _six(w, parts + 48 * number, lane, ok, 2 + place)
 
 
 @kernel
@@ -101,10 +107,10 @@ def _six(w, parts, lane, ok, place: tl.constexpr):
     """One of the four parts of 6 bits of a span."""
     if place == 2:
         return _byte(w, parts + 32, lane, ok) & 63
-    words = tl.load(w.to(tl.pointer_type(tl.int16)) + (parts // 2 + lane), mask=ok, other=0).to(tl.int32)
-    if place == 3:
-        return (words >> 12 & 15) | (_byte(w, parts + 32, lane, ok) >> 2 & 48)
-    return words >> (6 * place) & 63
+    else:
+        words = tl.load(w.to(tl.pointer_type(tl.int16)) + (parts // 2 + lane), mask=ok, other=0).to(tl.int32)
+        above = _byte(w, parts + 32, lane, ok) >> 2 & 48 if place == 3 else 0
+        return words >> (6 * place if place < 3 else 12) & (63 if place < 3 else 15) | above
 
 
 @kernel

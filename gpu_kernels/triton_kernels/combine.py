@@ -46,7 +46,8 @@ def combine_kernel(
 def _weight(weights, token, choice, K: tl.constexpr):
     if weights is None:
         return 1.0
-    return tl.load(weights + token * K + choice)
+    else:
+        return tl.load(weights + token * K + choice)
 
 
 @kernel

@@ -44,10 +44,11 @@ def _floats(span, lane, column, L: tl.constexpr):
     """float32 [64]"""
     if L.form == "f32":
         return tl.load(span.to(tl.pointer_type(tl.float32)) + 16 * column + lane)
-    if L.form == "f16":
+    elif L.form == "f16":
         return tl.load(span.to(tl.pointer_type(tl.float16)) + 16 * column + lane).to(tl.float32)
-    if L.form == "bf16":
+    elif L.form == "bf16":
         bits = tl.load(span.to(tl.pointer_type(tl.int16)) + (32 * (column // 2) + 2 * lane + column % 2))
         return (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
-    codes = tl.load(span + (64 + 32 * (column // 2) + 2 * lane + column % 2))
-    return small_float(codes) * (tl.load(span.to(tl.pointer_type(tl.float32)) + lane) * 256.0)
+    else:
+        codes = tl.load(span + (64 + 32 * (column // 2) + 2 * lane + column % 2))
+        return small_float(codes) * (tl.load(span.to(tl.pointer_type(tl.float32)) + lane) * 256.0)

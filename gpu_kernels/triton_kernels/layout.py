@@ -29,6 +29,7 @@ class Layout(NamedTuple):
     high_at: int = 0
     low_at: int = 0
     plane_bytes: int = 0
+    has_table: bool = False
     table: tuple[int, ...] = ()
 
 
@@ -46,5 +47,5 @@ def layout_of(name: str, kind: KindLayout) -> Layout:
     return Layout(
         "codes", kind.unit_bytes, kind.spans, codes.low, codes.high, codes.offset, codes.columns, codes.minima,
         codes.zeros, codes.bfloat, codes.parts or "none", codes.minima_at, codes.parts_at, codes.high_at, codes.low_at,
-        codes.plane_bytes, tuple(word - (word >> 31 << 32) for word in words),
+        codes.plane_bytes, bool(codes.table), tuple(word - (word >> 31 << 32) for word in words),
     )  # fmt: skip

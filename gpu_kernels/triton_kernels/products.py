@@ -21,11 +21,12 @@ def product(x, rows, here, w, first, size, L: tl.constexpr, M: tl.constexpr, N: 
     unit = tile.to(tl.int64) * tile_bytes
     if L.form == "codes":
         return _of_codes(x, rows, here, w, unit, line % 16, tile < tiles, spans, L, M, N)
-    if L.form == "f8":
+    elif L.form == "f8":
         return _of_eights(x, rows, here, w, unit, line % 16, tile < tiles, spans, L, M, N)
-    if L.form == "bf16":
+    elif L.form == "bf16":
         return _of_pairs(x, rows, here, w, unit, line % 16, tile < tiles, spans, L, M, N)
-    return _of_floats(x, rows, here, w, unit, line % 16, tile < tiles, spans, L, M, N)
+    else:
+        return _of_floats(x, rows, here, w, unit, line % 16, tile < tiles, spans, L, M, N)
 
 
 @kernel
@@ -53,18 +54,23 @@ def _of_codes(
             codes = tl.load(inputs[:, None] + (64 * span + 32 * half + column)[None, :], mask=here[:, None], other=0)
             weights = codes_of(w, at, lane, ok, number, half, L, N)
             for part in tl.static_range(PARTS):
-                place: tl.constexpr = PARTS * half + part
                 own = codes
                 if PARTS > 1:  # what another scale belongs to does not count
                     own = tl.where((column // L.columns == part)[None, :], codes, 0).to(tl.int8)
-                dot = _dot(own, weights, M).to(tl.float32)
-                scale = scale_of(w, at, lane, ok, number, place, L)[None, :]
-                value = dot * scale if place == 0 else tl.fma(dot, scale, value)
-                if L.minima:
-                    minimum = minimum_of(w, at, lane, ok, number, place, L)
-                    value = tl.fma(minimum[None, :], tl.sum(own.to(tl.int32), axis=1).to(tl.float32)[:, None], value)
+                value = _scaled(value, own, weights, w, at, lane, ok, number, PARTS * half + part, L, M)
         total = tl.fma(value, tl.load(factors + span, mask=here, other=0.0)[:, None], total)
     return total
+
+
+@kernel
+def _scaled(value, codes, weights, w, unit, lane, ok, number, place: tl.constexpr, L: tl.constexpr, M: tl.constexpr):
+    """value + codes times weights times scale `place`, and the minimum that belongs to it."""
+    dot, scale = _dot(codes, weights, M).to(tl.float32), scale_of(w, unit, lane, ok, number, place, L)[None, :]
+    value = dot * scale if place == 0 else tl.fma(dot, scale, value)
+    if L.minima:
+        minimum = minimum_of(w, unit, lane, ok, number, place, L)[None, :]
+        value = tl.fma(minimum, tl.sum(codes.to(tl.int32), axis=1).to(tl.float32)[:, None], value)
+    return value
 
 
 @kernel
@@ -72,7 +78,8 @@ def _dot(codes, weights, M: tl.constexpr):
     """int32 [M, N]: int8 [M, 32] times int8 [32, N]; matrix units want at least 16 tokens."""
     if M >= 16:
         return tl.dot(codes, weights, out_dtype=tl.int32)
-    return tl.sum(codes.to(tl.int32)[:, :, None] * weights.to(tl.int32)[None, :, :], axis=1)
+    else:
+        return tl.sum(codes.to(tl.int32)[:, :, None] * weights.to(tl.int32)[None, :, :], axis=1)
 
 
 @kernel
