@@ -1,7 +1,8 @@
 """Reading the codes and scales of packed tiles in a kernel: the one place that knows how every kind lies in memory.
 
-`cpu_kernels.layout` describes it. w: a pointer to the bytes of a matrix; N rows are read at once, of which each has the
-offset of its tile and its lane there. L: the kind, as `layout.Layout`.
+`cpu_kernels.layout` describes it. N rows are read at once. unit: a pointer to the unit in the first of their tiles;
+lines: of each row how many bytes further its tile lies, its lane in the tile, and whether it is there; number: that of
+a span in its unit; L: the kind, as `layout.Layout`.
 """
 
 import triton.language as tl
@@ -10,13 +11,12 @@ from .jit import kernel
 
 
 @kernel
-def codes_of(w, unit, lane, ok, number, half: tl.constexpr, L: tl.constexpr, N: tl.constexpr):
-    """int8 [32, N]: the weights of half a span in units of their scales. unit [N]: where in w the unit lies; number:
-    that of the span in it."""
+def codes_of(unit, number, lines, half: tl.constexpr, L: tl.constexpr, N: tl.constexpr):
+    """int8 [32, N]: the weights of half a span in units of their scales."""
     planes = unit + number * L.plane_bytes
-    stored = _plane(w, planes + L.low_at, lane, ok, half, L.low, N)
+    stored = _plane(planes + L.low_at, lines, half, L.low, N)
     if L.high:
-        stored |= _plane(w, planes + L.high_at, lane, ok, half, L.high, N) << L.low
+        stored |= _plane(planes + L.high_at, lines, half, L.high, N) << L.low
     if L.has_table:
         return _entry(stored, L)
     else:
@@ -24,11 +24,13 @@ def codes_of(w, unit, lane, ok, number, half: tl.constexpr, L: tl.constexpr, N: 
 
 
 @kernel
-def _plane(w, plane, lane, ok, half: tl.constexpr, BITS: tl.constexpr, N: tl.constexpr):
+def _plane(plane, lines, half: tl.constexpr, BITS: tl.constexpr, N: tl.constexpr):
     """Bits of the codes, int32 [32, N]. A word is four columns of a row, with so many blocks of them as it has room
     for: all is read once."""
-    words = w.to(tl.pointer_type(tl.int32)) + (plane // 4 + lane)[None, :]
-    word = tl.load(words + (16 * BITS * half + 16 * tl.arange(0, BITS))[:, None], mask=ok[None, :], other=0)
+    away, lane, ok = lines
+    vector = 16 * (BITS * half + tl.arange(0, BITS))
+    at = plane.to(tl.pointer_type(tl.int32)) + (vector[:, None] + (away // 4 + lane)[None, :])
+    word = tl.load(at, mask=ok[None, :], other=0)
     column = tl.arange(0, 32 // BITS)
     shift = BITS * (column // 4) + 8 * (column % 4)
     bits = (word[:, None, :] >> shift[None, :, None]) & (2**BITS - 1)
@@ -44,30 +46,30 @@ def _entry(code, L: tl.constexpr):
 
 
 @kernel
-def scale_of(w, unit, lane, ok, number, place: tl.constexpr, L: tl.constexpr):
+def scale_of(unit, number, lines, place: tl.constexpr, L: tl.constexpr):
     """float32 [N]: scale `place` of a span."""
     if L.parts == "none":
-        return _header(w, unit + 32 * place, lane, ok, L)
+        return _header(unit + 32 * place, lines, L)
     else:
-        return _header(w, unit, lane, ok, L) * _part(w, unit + L.parts_at, lane, ok, number, place, L).to(tl.float32)
+        return _header(unit, lines, L) * _part(unit + L.parts_at, number, lines, place, L).to(tl.float32)
 
 
 @kernel
-def minimum_of(w, unit, lane, ok, number, place: tl.constexpr, L: tl.constexpr):
+def minimum_of(unit, number, lines, place: tl.constexpr, L: tl.constexpr):
     """float32 [N]: what the columns of that scale have in addition."""
     if L.parts == "none":
-        minimum = _header(w, unit + L.minima_at + 32 * place, lane, ok, L)
+        minimum = _header(unit + (L.minima_at + 32 * place), lines, L)
         if L.zeros:
-            minimum *= scale_of(w, unit, lane, ok, number, place, L)
+            minimum *= scale_of(unit, number, lines, place, L)
         return minimum
     else:
-        part = _part_of_minimum(w, unit + L.parts_at, lane, ok, number, place, L)
-        return _header(w, unit + L.minima_at, lane, ok, L) * part.to(tl.float32)
+        part = _part_of_minimum(unit + L.parts_at, number, lines, place, L)
+        return _header(unit + L.minima_at, lines, L) * part.to(tl.float32)
 
 
 @kernel
-def _header(w, at, lane, ok, L: tl.constexpr):
-    bits = tl.load(w.to(tl.pointer_type(tl.int16)) + (at // 2 + lane), mask=ok, other=0)
+def _header(at, lines, L: tl.constexpr):
+    bits = _short(at, lines)
     if L.bfloat:
         return (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
     else:
@@ -75,47 +77,55 @@ def _header(w, at, lane, ok, L: tl.constexpr):
 
 
 @kernel
-def _part(w, parts, lane, ok, number, place: tl.constexpr, L: tl.constexpr):
+def _part(parts, number, lines, place: tl.constexpr, L: tl.constexpr):
     """What a scale of two levels is multiplied by: int32 [N]."""
     if L.parts == "bytes":
-        return _byte(w, parts + 64 * number + 16 * place, lane, ok).to(tl.int8).to(tl.int32)
+        return _byte(parts + (64 * number + 16 * place), lines).to(tl.int8).to(tl.int32)
     elif L.parts == "nibbles":
-        return _byte(w, parts + 64 * number + 16 * place, lane, ok) & 15
+        return _byte(parts + (64 * number + 16 * place), lines) & 15
     elif L.parts == "split":
-        return _split(w, parts, lane, ok, number, place) - 32
+        return _split(parts, number, lines, place) - 32
     elif L.minima:
-        return _six(w, parts + 48 * number, lane, ok, place)
+        return _six(parts + 48 * number, lines, place)
     else:
-        return _six(w, parts + 48 * number, lane, ok, place) - 32
+        return _six(parts + 48 * number, lines, place) - 32
 
 
 @kernel
-def _part_of_minimum(w, parts, lane, ok, number, place: tl.constexpr, L: tl.constexpr):
+def _part_of_minimum(parts, number, lines, place: tl.constexpr, L: tl.constexpr):
     if L.parts == "nibbles":
-        return _byte(w, parts + 64 * number + 16 * place, lane, ok) >> 4
+        return _byte(parts + (64 * number + 16 * place), lines) >> 4
     else:
-        return _six(w, parts + 48 * number, lane, ok, 2 + place)
+        return _six(parts + 48 * number, lines, 2 + place)
 
 
 @kernel
-def _byte(w, at, lane, ok):
-    return tl.load(w + (at + lane), mask=ok, other=0).to(tl.int32)
-
-
-@kernel
-def _six(w, parts, lane, ok, place: tl.constexpr):
+def _six(parts, lines, place: tl.constexpr):
     """One of the four parts of 6 bits of a span."""
     if place == 2:
-        return _byte(w, parts + 32, lane, ok) & 63
+        return _byte(parts + 32, lines) & 63
+    elif place == 3:
+        return _short(parts, lines).to(tl.int32) >> 12 & 15 | _byte(parts + 32, lines) >> 2 & 48
     else:
-        words = tl.load(w.to(tl.pointer_type(tl.int16)) + (parts // 2 + lane), mask=ok, other=0).to(tl.int32)
-        above = _byte(w, parts + 32, lane, ok) >> 2 & 48 if place == 3 else 0
-        return words >> (6 * place if place < 3 else 12) & (63 if place < 3 else 15) | above
+        return _short(parts, lines).to(tl.int32) >> (6 * place) & 63
 
 
 @kernel
-def _split(w, parts, lane, ok, number, place: tl.constexpr):
+def _split(parts, number, lines, place: tl.constexpr):
     """A part of 6 bits whose nibble and upper two bits lie apart."""
-    above = _byte(w, parts + 16 * (number // 2), lane, ok) >> (4 * (number % 2) + 2 * place) & 3
-    nibble = _byte(w, parts + 32 + 16 * number, lane, ok) >> (4 * place) & 15
+    above = _byte(parts + 16 * (number // 2), lines) >> (4 * (number % 2) + 2 * place) & 3
+    nibble = _byte(parts + (32 + 16 * number), lines) >> (4 * place) & 15
     return nibble | above << 4
+
+
+@kernel
+def _byte(at, lines):
+    away, lane, ok = lines
+    return tl.load(at + (away + lane), mask=ok, other=0).to(tl.int32)
+
+
+@kernel
+def _short(at, lines):
+    """int16 [N]"""
+    away, lane, ok = lines
+    return tl.load(at.to(tl.pointer_type(tl.int16)) + (away // 2 + lane), mask=ok, other=0)

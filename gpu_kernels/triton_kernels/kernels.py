@@ -57,11 +57,11 @@ class TritonKernels:
     ) -> None:
         """See `Kernels`."""
         tokens, layout = len(out), _layout(matrix)
-        block, lines = _block(tokens), _lines(tokens)
+        block, lines = _block(tokens, layout), _lines(tokens)
         grid = (_ceil(matrix.rows, lines), _ceil(tokens, block))
         linear_kernel[grid](
             _source(x, matrix), matrix.tiles, _size(matrix), out, out.stride(0), matrix.rows, bias, limit, count,
-            layout, M=block, N=lines, ADD=add, num_warps=_warps(block), **EXACT,
+            layout, M=block, N=lines, ADD=add, num_warps=_warps(block, lines), **EXACT,
         )  # fmt: skip
 
     def align(self, ids: torch.Tensor, slots: torch.Tensor, out: Groups, count: torch.Tensor) -> None:
@@ -78,7 +78,7 @@ class TritonKernels:
         gate_up_kernel[grid](
             _source(x, gate, up), groups.top_k, gate.tiles, _slot_bytes(gate), _size(gate), up.tiles,
             _slot_bytes(up), _size(up), groups.order, groups.slots, _target(out), gate.rows, count,
-            _layout(gate), _layout(up), M=groups.block, num_warps=_warps(groups.block), **EXACT,
+            _layout(gate), _layout(up), M=groups.block, num_warps=_warps(groups.block, SPAN), **EXACT,
         )  # fmt: skip
 
     def down(self, inner: Record, bank: Matrix, groups: Groups, out: torch.Tensor, count: torch.Tensor) -> None:
@@ -88,7 +88,7 @@ class TritonKernels:
         down_kernel[grid](
             _source(inner, bank), groups.top_k, bank.tiles, _slot_bytes(bank), _size(bank), groups.order, groups.slots,
             out, out.stride(0), bank.rows, count,
-            _layout(bank), M=groups.block, N=lines, num_warps=_warps(groups.block), **EXACT,
+            _layout(bank), M=groups.block, N=lines, num_warps=_warps(groups.block, lines), **EXACT,
         )  # fmt: skip
 
     def combine(
@@ -116,9 +116,9 @@ def _power(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def _block(tokens: int) -> int:
-    """Tokens of a program: few are multiplied one by one, more by the matrix units."""
-    return _power(tokens) if tokens <= 4 else min(max(_power(tokens), 16), 64)
+def _block(tokens: int, layout: Layout) -> int:
+    """Tokens of a program: few are multiplied one by one, more by the matrix units, which floats do without."""
+    return _power(tokens) if tokens <= 4 else min(max(_power(tokens), 16), 64 if layout.form == "codes" else 32)
 
 
 def _lines(tokens: int) -> int:
@@ -126,8 +126,8 @@ def _lines(tokens: int) -> int:
     return ROWS if tokens == 1 else 2 * ROWS if tokens <= 4 else 4 * ROWS
 
 
-def _warps(tokens: int) -> int:
-    return 1 if tokens == 1 else 4
+def _warps(tokens: int, lines: int) -> int:
+    return 1 if tokens * lines == ROWS else 4 if tokens < 64 else 8
 
 
 def _layout(matrix: Matrix) -> Layout:

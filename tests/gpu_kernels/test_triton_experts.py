@@ -16,7 +16,7 @@ KINDS_OF_EXPERTS += [("bf16",) * 3, ("mx4", "mx4", "nv4"), ("q4zb", "q4m", "iq4k
 IDS = {
     "one token": [[4, 0]],
     "a few": [[0, 2], [3, 0], [4, 2], [0, 3], [2, 4]],  # nobody chooses expert 1
-    "many": [[(0, 2, 3, 4)[7 * t % 4], (2, 3, 4, 0)[7 * t % 4]] for t in range(33)],
+    "many": [[(0, 2, 3, 4)[7 * t % 4], (2, 3, 4, 0)[7 * t % 4]] for t in range(18)],
     "one choice": [[3]] * 17,
 }
 
@@ -56,13 +56,14 @@ def on_the_cpu(bank, x, ids):
 @pytest.mark.parametrize("hidden, inner", [(96, 160), (100, 33)])
 @pytest.mark.parametrize("kinds", KINDS_OF_EXPERTS, ids="-".join)
 def test_experts_give_the_bits_of_the_cpu(kinds, hidden, inner):
-    bank, ids = Bank.random(5, hidden, inner, kinds), np.array(IDS["a few"])
+    bank, ids = Bank.random(5, hidden, inner, kinds), np.array([[0, 2], [3, 0]])
     x = random_rows(len(ids), hidden)
     np.testing.assert_array_equal(Here(bank, range(5), x, ids).run(), on_the_cpu(bank, x, ids)[1])
 
 
-@pytest.mark.parametrize("block", [1, 2, 16])
-@pytest.mark.parametrize("case", IDS)
+@pytest.mark.parametrize(
+    "case, block", [("one token", 1), ("a few", 1), ("a few", 2), ("many", 16), ("one choice", 16)]
+)
 def test_blocks_of_any_size_give_the_bits_of_the_cpu(case, block):
     bank, ids = Bank.random(5, 64, 96, ("q4", "q4", "q8")), np.array(IDS[case])
     x = random_rows(len(ids), 64)
@@ -73,8 +74,8 @@ def test_blocks_of_any_size_give_the_bits_of_the_cpu(case, block):
     np.testing.assert_array_equal(here.between.scales, scales)
 
 
-@pytest.mark.parametrize("resident", [[3], [4, 0], [2, 0, 4, 1, 3]])
-@pytest.mark.parametrize("case", IDS)
+@pytest.mark.parametrize("resident", [[3], [2, 0, 4, 1, 3]])
+@pytest.mark.parametrize("case", ["a few", "many"])
 def test_only_experts_that_are_here_are_computed(case, resident):
     bank, ids = Bank.random(5, 64, 96, ("q4", "q4", "q8")), np.array(IDS[case])
     x = random_rows(len(ids), 64)
@@ -104,7 +105,7 @@ def test_tokens_beyond_the_step_are_left_alone():
 
 @pytest.mark.parametrize("block", [1, 4, 16])
 @pytest.mark.parametrize("resident", [[3], [4, 0], [2, 0, 4, 1, 3]])
-@pytest.mark.parametrize("count", [0, 1, 33])
+@pytest.mark.parametrize("count", [0, 1, 18])
 def test_pairs_lie_together_in_whole_blocks(count, resident, block):
     ids = tensor(np.array(IDS["many"], np.int32))
     groups = groups_of(ids, len(resident), block)
@@ -122,9 +123,9 @@ def test_pairs_lie_together_in_whole_blocks(count, resident, block):
 def test_more_pairs_than_one_look_takes_are_found_alike(monkeypatch):
     ids, table = tensor(np.array(IDS["many"], np.int32)), slot_table(5, [4, 0, 3])
     whole, parts = groups_of(ids, 3, 4), groups_of(ids, 3, 4)
-    KERNELS.align(ids, table, whole, count_of(33))
+    KERNELS.align(ids, table, whole, count_of(18))
     monkeypatch.setattr(triton_kernels, "_PAIRS", 16)
-    KERNELS.align(ids, table, parts, count_of(33))
+    KERNELS.align(ids, table, parts, count_of(18))
     np.testing.assert_array_equal(parts.order, whole.order)
     np.testing.assert_array_equal(parts.slots, whole.slots)
 

@@ -2,7 +2,7 @@
 
 The module's `launch()` launches kernels on tensors of the host. Each is compiled to the card's own code, as a launch on
 the card would do, and then not run. Prints JSON: of each kernel its name, constants, PTX, bytes of code and of shared
-memory.
+memory, and whether the compiler may fuse what it likes.
 """
 
 import importlib
@@ -36,9 +36,14 @@ def main(arch: str, module: str) -> None:
 
     def run(self: JITFunction[Any], *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         found = compile_only(self, *args, grid=grid, warmup=True, **options)
-        constants = {name: value for name, value in options.items() if isinstance(value, int | tuple)}
-        sizes = {"code": len(found.asm["cubin"]), "shared": found.metadata.shared}
-        compiled[id(found)] = {"name": self.__name__, "constants": str(constants), "ptx": found.asm["ptx"], **sizes}
+        compiled[id(found)] = {
+            "name": self.__name__,
+            "constants": str([*(value for value in args if hasattr(value, "_fields")), options]),
+            "ptx": found.asm["ptx"],
+            "code": len(found.asm["cubin"]),
+            "shared": found.metadata.shared,
+            "fuses": found.metadata.enable_fp_fusion,
+        }
         return found
 
     JITFunction.run = run

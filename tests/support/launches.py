@@ -8,20 +8,8 @@ from isotherm.gpu_kernels.triton_kernels import triton_kernels
 from support.torch_values import count_of, empty_record, groups_of, slot_table
 
 HIDDEN, INNER, SLOTS = 512, 256, 3
-SORTS = {
-    "q4": (1, 4, 32),
-    "q4k": (32,),
-    "q6k": (1, 32),
-    "q3k": (32,),
-    "mx4": (32,),
-    "nv4": (32,),
-    "iq4k": (32,),
-    "q8": (32,),
-    "q4zb": (32,),
-    "f8": (32,),
-    "f16": (32,),
-    "bf16": (1, 32),
-}
+MATRICES = [("q4", 1), ("q4", 32), ("q4k", 32), ("q3k", 4), ("iq4k", 32), ("f8", 32), ("f16", 1), ("bf16", 32)]
+EXPERTS = [(("q4k", "q4k", "q6k"), 1), (("q4", "mx4", "bf16"), 16)]
 
 
 def zeros(kind: str, rows: int, columns: int, slots: int = 0) -> Matrix:
@@ -31,15 +19,16 @@ def zeros(kind: str, rows: int, columns: int, slots: int = 0) -> Matrix:
 
 def launch() -> None:
     kernels = triton_kernels()
-    for kind, sizes in SORTS.items():
-        for tokens in sizes:
-            x, count = empty_record(tokens, HIDDEN, {KINDS[kind].record}), count_of(tokens)
-            kernels.linear(x, zeros(kind, INNER, HIDDEN), torch.zeros(tokens, INNER), count)
-            kernels.embed(
-                torch.zeros(tokens, dtype=torch.int64), zeros(kind, INNER, HIDDEN), torch.zeros(tokens, HIDDEN), count
-            )
-            kernels.to_record(torch.zeros(tokens, HIDDEN), x, count)
-    for kinds, tokens in ((("q4", "q4", "q6k"), 1), (("q4k", "q4k", "q6k"), 32), (("f16", "bf16", "f8"), 4)):
+    for kind, tokens in MATRICES:
+        x, count, matrix = (
+            empty_record(tokens, HIDDEN, {KINDS[kind].record}),
+            count_of(tokens),
+            zeros(kind, INNER, HIDDEN),
+        )
+        kernels.to_record(torch.zeros(tokens, HIDDEN), x, count)
+        kernels.linear(x, matrix, torch.zeros(tokens, INNER), count)
+        kernels.embed(torch.zeros(tokens, dtype=torch.int64), matrix, torch.zeros(tokens, HIDDEN), count)
+    for kinds, tokens in EXPERTS:
         launch_experts(kernels, kinds, tokens)
 
 
