@@ -51,7 +51,7 @@ VERSION = 2  # of this file's format
 CHUNK = 1 << 22  # bytes that are read, written and checked at a time
 SYNCED = 1 << 25  # bytes after which the disk is waited for: so it never has much to catch up with when that must end
 NOTE = ".model"  # suffix of the file that says where a store's checkpoint lies
-SPARE = 0.05  # share of the disk that stores leave free
+SPARE = 2 << 30  # bytes of the disk that stores leave free, or a twentieth of it where that is less
 _HEAD = struct.Struct("<8sQ32s32sQ")
 _SUM = 8  # bytes of a chunk's checksum
 
@@ -251,4 +251,4 @@ def _put(file: BinaryIO, source: bytes | memoryview, offset: int) -> None:
 def _lacking(folder: Path, needed: int) -> int:
     """Bytes that the disk lacks to hold so many more and still leave some free."""
     disk = shutil.disk_usage(folder)
-    return needed + int(disk.total * SPARE) - disk.free
+    return needed + min(disk.total // 20, SPARE) - disk.free
