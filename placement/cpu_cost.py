@@ -38,22 +38,24 @@ class CpuCost:
         return self._experts[key]
 
     def _product_ms(self, product: Product, tokens: NDArray[np.int64]) -> Floats:
-        """float64 [counts]: with 1 or more tokens. Weights are read once, and that hides behind computing in part."""
+        """float64 [counts]: with 1 or more tokens, as `ProductCost.us`."""
         cost = known(self._profile.products, product.kind, "products")
         reading = product.nbytes / self._slower.rate(cost.read_gb_s, "memory") / 1e6
-        computing = product.nbytes / 1024e6 * self._compute_ns(product.kind, int(tokens.max()))[tokens]
+        first, others = product.nbytes / 1024e6 * self._block_ns(product.kind, int(tokens.max()))[:, tokens]
         overlap = self._slower.rate(cost.overlap, "overlap")
-        times: Floats = np.maximum(reading, computing) + (1 - overlap) * np.minimum(reading, computing)
+        times: Floats = np.maximum(reading, first) + (1 - overlap) * np.minimum(reading, first) + others
         return times
 
-    def _compute_ns(self, kind: str, most: int) -> Floats:
-        """float64 [most + 1]: of 0 .. most tokens for a KiB of weights: in blocks of 8, then 4, 2, 1."""
+    def _block_ns(self, kind: str, most: int) -> Floats:
+        """float64 [2, most + 1]: of 0 .. most tokens for a KiB of weights in cache: their first block, the others."""
         if (kind, most) not in self._kib_ns:
             estimates = known(self._profile.products, kind, "products").block_ns_per_kib
             by_size = {n: self._slower.time(each, "compute") for n, each in zip(BLOCKS, estimates, strict=True)}
             tokens = np.arange(most + 1)
             rest = sum((by_size[size] * (tokens & size > 0) for size in (4, 2, 1)), np.zeros(most + 1))
-            self._kib_ns[kind, most] = tokens // 8 * by_size[8] + rest
+            largest = np.minimum(2 ** np.floor(np.log2(np.maximum(tokens, 1))), 8).astype(np.int64)
+            first = np.where(tokens > 0, np.array([by_size.get(n, 0.0) for n in range(9)])[largest], 0.0)
+            self._kib_ns[kind, most] = np.stack([first, tokens // 8 * by_size[8] + rest - first])
         return self._kib_ns[kind, most]
 
     def ops_ms(self, layer: LayerShape) -> float:

@@ -27,7 +27,7 @@ def estimate(samples: Sequence[float]) -> Estimate:
 
 @dataclass(frozen=True, slots=True)
 class ProductTimes:
-    """Nanoseconds for a KiB of weights by the number of tokens: from memory, and in cache for each of BLOCKS."""
+    """Nanoseconds for a KiB of weights by the number of tokens: from memory and in cache, for each of BLOCKS."""
 
     far: Mapping[int, float]
     near: Mapping[int, float]
@@ -54,13 +54,12 @@ def fit_experts(times: ExpertTimes) -> tuple[float, float]:
 
 
 def fit_reading(times: ProductTimes) -> tuple[float, float]:
-    """GB/s of reading and the overlap with computing, by which `ProductCost` comes closest to the times from memory."""
-    near = tuple(Estimate(times.near[size]) for size in BLOCKS)
-    cost = ProductCost(read_gb_s=Estimate(1.0), block_ns_per_kib=near, overlap=Estimate(1.0))
+    """GB/s of reading and the overlap with computing, by which `ProductCost.us` comes closest to the times from memory,
+    each of one block."""
     reading = times.far[1] * _READS[:, None]
     error = np.zeros((len(_READS), len(_OVERLAPS)))
     for tokens, measured in times.far.items():
-        computing = cost.compute_ns_per_kib(tokens)
+        computing = times.near[tokens]
         expected = np.maximum(reading, computing) + (1 - _OVERLAPS) * np.minimum(reading, computing)
         error += (expected / measured - 1) ** 2
     read, overlap = np.unravel_index(np.argmin(error), error.shape)

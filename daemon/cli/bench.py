@@ -23,7 +23,7 @@ _DEFAULT = Config()
 _MOST_STREAMS, _MOST_THREADS, _MOST_TOKENS, _MOST_WIDTH = 512, 1024, 65536, 1 << 20
 _MODES = {  # the parameters that belong to one thing to measure
     **dict.fromkeys(
-        ("model", "affinity", "prompt", "gen", "streams", "context", "kv_cache", "no_pack_cache"), "a model"
+        ("model", "affinity", "prompt", "gen", "streams", "rounds", "context", "kv_cache", "no_pack_cache"), "a model"
     ),
     **dict.fromkeys(("moe", "weight_format", "tokens"), "--moe"),
     "kernels": "--kernels",
@@ -70,6 +70,7 @@ def bench(
     streams: Annotated[
         str, typer.Option(help="How many streams to decode at the same time, one measurement each.")
     ] = "1,4,8",
+    rounds: Annotated[int, typer.Option(help="How often to measure all; medians count.", min=1)] = 3,
     context: Context = 0,
     kv_cache: KvKind = _DEFAULT.kv_cache,
     no_pack_cache: NoPackCache = False,
@@ -100,6 +101,7 @@ def bench(
             prompt=prompt,
             gen=gen,
             streams=_numbers("--streams", streams, _MOST_STREAMS),
+            rounds=rounds,
             context=context,
             kv_cache=_kv_cache(kv_cache),
             pack_cache=not no_pack_cache,

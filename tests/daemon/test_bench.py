@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from isotherm.daemon import bench
-from isotherm.daemon.bench import BenchOptions, Driver, measure, pack_steps
+from isotherm.daemon.bench import BenchOptions, measure
+from isotherm.daemon.bench_driver import Driver, pack_steps
 from isotherm.daemon.config import ConfigError
 from isotherm.daemon.memory import RESERVE, MemoryPlanError
 from isotherm.daemon.paths import packed_folder
@@ -87,8 +88,8 @@ def test_decoding_begins_after_the_context(model: Path, monkeypatch: pytest.Monk
         return decode(self, streams, gen, start)
 
     monkeypatch.setattr(Driver, "decode", noted)
-    measure(model, replace(OPTIONS, streams=(1, 2), context=200, pack_cache=False), lambda *_: None)
-    assert starts[1:] == [(1, 200)] * 4 + [(2, 200)]
+    measure(model, replace(OPTIONS, streams=(1, 2), rounds=2, context=200, pack_cache=False), lambda *_: None)
+    assert starts[1:] == [(1, 200), (1, 200), (2, 200)] * 2
     with pytest.raises(ConfigError, match="context of 513; this model takes at most 512"):
         measure(model, replace(OPTIONS, context=509), lambda *_: None)
 
@@ -113,5 +114,18 @@ def test_packed_weights_are_kept_after_the_measurement_and_read_by_the_next(mode
     assert stages(OPTIONS) == ["reading packed weights", *loading]
 
 
-def test_the_share_of_the_wall_compares_each_run_with_the_reads_around_it() -> None:
-    assert bench._share([9.0, 27.0, 18.0], [10.0, 10.0, 50.0, 10.0]) == 0.9  # the machine's bandwidth changed
+def test_medians_of_all_rounds_count(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds, reads = iter([9.0, 1.0, 2.0, 4.0, 8.0]), iter(range(1, 100))
+    monkeypatch.setattr(Driver, "decode", lambda self, streams, gen, start: next(seconds))
+    monkeypatch.setattr(bench, "read_gb_s", lambda seating, repeats: float(next(reads)))
+    options = replace(OPTIONS, streams=(), rounds=4, pack_cache=False)
+    result = measure(model, options, lambda *_: None)
+    assert [run.work for run in result.runs] == ["prefill", "decode"] * 4
+    assert [run.read_gb_s for run in result.runs] == [(2 * n - 1, 2 * n) for n in range(1, 9)]
+    decode = [run.tok_s for run in result.runs if run.work == "decode"]
+    assert decode == [4 / 1, 4 / 2, 4 / 4, 4 / 8]  # the first run warms up
+    assert result.decode_tok_s == 1.5
+    assert result.read_gb_s == 9  # of 2, 4 .. 16
+    read_by_a_token = result.decode_gb_s / result.decode_tok_s
+    shares = [read_by_a_token * rate / (4 * n - 0.5) for n, rate in enumerate(decode, 1)]
+    assert result.memory_wall_share == pytest.approx((shares[1] + shares[2]) / 2)
