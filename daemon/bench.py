@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..cpu_kernels.bandwidth import read_gb_s
+from ..cpu_kernels.bandwidth import PlainReads
 from ..cpu_kernels.kv_layout import KvCache
 from ..cpu_kernels.seating import Affinity, Seating
 from ..cpu_kernels.topology import read_topology
@@ -206,16 +206,13 @@ def _rounds(
     runs: list[Run] = []
     prefills: dict[int, list[float]] = {count: [] for count in options.streams}
     total = options.rounds * (2 + len(options.streams))
-
-    def read() -> float:
-        # briefly: after reads of a second some steps took 40 ms more
-        return read_gb_s(seating, repeats=1)
+    plain = PlainReads(seating)
 
     def run(work: str, tokens: int, seconds: Callable[[], float]) -> None:
         progress("measuring", len(runs), total)
-        before = read()
+        before = plain.gb_s()
         rate = tokens / seconds()
-        runs.append(Run(work, rate, (before, read())))
+        runs.append(Run(work, rate, (before, plain.gb_s())))
 
     gen, start = options.gen, options.context or STREAM_PROMPT
     for _ in range(options.rounds):

@@ -7,6 +7,7 @@ from types import TracebackType
 
 import numpy as np
 
+from ..cpu_kernels.bandwidth import PlainReads
 from ..cpu_kernels.kv_layout import part_bytes
 from ..cpu_kernels.layout import KV_BLOCK
 from ..cpu_kernels.seating import Seating
@@ -31,12 +32,13 @@ _TOKENS, _COLD = 7, 10  # tokens measured after each context, and with cold cach
 @dataclass(frozen=True, slots=True)
 class KvTimes:
     """Microseconds, with one kind of KV cache: of a token after a short and a long context, and of a part of a prompt
-    at its beginning and later."""
+    at its beginning and later. plain_gb_s: of plain reads just before and after the tokens."""
 
     short: float
     long: float
     first: float
     later: float
+    plain_gb_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,8 @@ class DecoderShapes:
 class DecoderMeter:
     """The decoders, with weights of one kind, and a KV cache of each of some kinds. A context manager."""
 
-    def __init__(self, kind: str, kv_kinds: Sequence[str], seating: Seating) -> None:
+    def __init__(self, kind: str, kv_kinds: Sequence[str], seating: Seating, plain: PlainReads) -> None:
+        self._plain = plain
         small, wide = small_spec(CONTEXT), wide_spec(CONTEXT + KV_BLOCK)
         few, many = (random_decoder(spec, kind, seating) for spec in (small, wide))
         one, two = first_layers(small, 1), first_layers(wide, 2)
@@ -94,7 +97,9 @@ class DecoderMeter:
 
     def _kv_times(self, runner: DecoderRunner, prompt: list[int]) -> KvTimes:
         # a token is measured in turn after both contexts, since only the difference counts
+        before = self._plain.gb_s()
         tokens = [(self._token_us(runner, SHORT), self._token_us(runner, CONTEXT)) for _ in range(_TOKENS)]
+        after = self._plain.gb_s()
         short, long = np.median(tokens, axis=0)
         part = prompt[:PART]
         return KvTimes(
@@ -102,6 +107,7 @@ class DecoderMeter:
             long=float(long),
             first=min(seconds(lambda: runner.execute(_plan(part, 0)), 2)) * 1e6,
             later=min(seconds(lambda: runner.execute(_plan(part, PART_START)), 2)) * 1e6,
+            plain_gb_s=(before + after) / 2,
         )
 
     def _cold_us(self, runner: DecoderRunner) -> float:

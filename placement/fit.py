@@ -27,10 +27,12 @@ def estimate(samples: Sequence[float]) -> Estimate:
 
 @dataclass(frozen=True, slots=True)
 class ProductTimes:
-    """Nanoseconds for a KiB of weights by the number of tokens: from memory and in cache, for each of BLOCKS."""
+    """Nanoseconds for a KiB of weights by the number of tokens: from memory and in cache, for each of BLOCKS.
+    plain_gb_s: of plain reads just before and after."""
 
     far: Mapping[int, float]
     near: Mapping[int, float]
+    plain_gb_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +68,23 @@ def fit_reading(times: ProductTimes) -> tuple[float, float]:
     return 1024 / float(reading[read, 0]), float(_OVERLAPS[overlap])
 
 
-def fit_product(rounds: Sequence[ProductTimes]) -> ProductCost:
-    """The terms of a kind; each round is fitted by itself, since all its times are of the same seconds."""
+def fit_product(rounds: Sequence[ProductTimes], plain_gb_s: float) -> ProductCost:
+    """The terms of a kind; each round is fitted by itself, since all its times are of the same seconds. plain_gb_s: of
+    plain reads in general."""
     reads, overlaps = zip(*(fit_reading(times) for times in rounds), strict=True)
     overlap = estimate(overlaps)
     return ProductCost(
-        read_gb_s=estimate(reads),
+        read_gb_s=in_general(reads, [times.plain_gb_s for times in rounds], plain_gb_s),
         block_ns_per_kib=tuple(estimate([times.near[size] for times in rounds]) for size in BLOCKS),
         overlap=Estimate(overlap.value, min(overlap.spread, 1.0)),
     )
+
+
+def in_general(reads: Sequence[float], plain: Sequence[float], plain_gb_s: float) -> Estimate:
+    """GB/s of a kind of reading, which was measured in moments when plain reads were as in `plain`, where they are
+    `plain_gb_s`. Memory that others use too is at times half as fast as at others, but a kernel keeps its share."""
+    share = estimate([read / around for read, around in zip(reads, plain, strict=True)])
+    return Estimate(share.value * plain_gb_s, share.spread)
 
 
 def fit_terms(counts: Floats, times: Floats, wholes: Floats | None = None) -> Floats:

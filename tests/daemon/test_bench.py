@@ -117,7 +117,7 @@ def test_packed_weights_are_kept_after_the_measurement_and_read_by_the_next(mode
 def test_medians_of_all_rounds_count(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds, reads = iter([9.0, 1.0, 2.0, 4.0, 8.0]), iter(range(1, 100))
     monkeypatch.setattr(Driver, "decode", lambda self, streams, gen, start: next(seconds))
-    monkeypatch.setattr(bench, "read_gb_s", lambda seating, repeats: float(next(reads)))
+    monkeypatch.setattr(bench, "PlainReads", lambda seating: SimpleNamespace(gb_s=lambda: float(next(reads))))
     options = replace(OPTIONS, streams=(), rounds=4, pack_cache=False)
     result = measure(model, options, lambda *_: None)
     assert [run.work for run in result.runs] == ["prefill", "decode"] * 4
