@@ -23,12 +23,14 @@ from ..experts.progress import Progress
 from ..experts.store import PackedStore
 from .bench_driver import Driver
 from .bench_threads import ThreadPoint, best_threads, measure_curve
+from .bench_trace import write_trace
 from .config import Config, ConfigError
 from .events import EventLog
 from .machine import default_threads, free_memory
 from .memory import GIB, RESERVE, MemoryPlanError
 from .pack_cache import PackCache
 from .paths import packed_folder
+from .routing_profile import open_routed
 from .runner import DecoderRunner, kv_block_bytes, load_runner, load_weights
 
 STREAM_PROMPT = 128
@@ -41,7 +43,8 @@ _PREFILL, _DECODE = "prefill", "decode"  # names of runs
 class BenchOptions:
     """threads of the engine (None: what decodes fastest) and what they are bound to, prompt tokens of the prefill,
     tokens to generate, numbers of streams, rounds of all that, tokens in the context of each before it decodes, kind of
-    the KV cache, and whether packed weights are taken from the store of an earlier start and kept for a later one."""
+    the KV cache, whether packed weights are taken from the store of an earlier start and kept for a later one, and
+    where to write how the tokens were routed."""
 
     threads: int | None
     prompt: int
@@ -52,6 +55,7 @@ class BenchOptions:
     affinity: Affinity = "none"
     kv_cache: KvCache = Config().kv_cache
     pack_cache: bool = True
+    trace: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +95,13 @@ class BenchResult:
 
 def measure(path: Path, options: BenchOptions, progress: Progress) -> BenchResult:
     """Load a model and measure it. Raises ModelError, and before any weight is read ConfigError for more tokens than
-    the model's context and MemoryPlanError for what does not fit."""
+    the model's context, or for a trace of one without experts, and MemoryPlanError for what does not fit."""
     started = time.perf_counter()
     decoded = max(STREAM_PROMPT, options.context) + options.gen
     positions = max(options.prompt, max(options.streams, default=1) * decoded)
     longest = max(options.prompt, decoded)
     num_blocks = -(-positions // DecoderRunner.block_size) + max(options.streams, default=1)
-    model = open_model(path)
+    model = open_model(path) if options.trace is None else open_routed(path)
     _check_fit(model, longest, num_blocks * kv_block_bytes(model.spec, options.kv_cache))
     topology = read_topology()
     seating = Seating(options.threads or default_threads(topology=topology), topology, options.affinity)
@@ -116,6 +120,9 @@ def measure(path: Path, options: BenchOptions, progress: Progress) -> BenchResul
     try:
         runner.fill_cache()
         result = _measure_loaded(runner, options, load_s, progress)
+        if options.trace is not None:
+            streams, start = max(options.streams, default=1), options.context or STREAM_PROMPT
+            write_trace(options.trace, model, runner, prompt=options.prompt, streams=streams, start=start)
     finally:
         runner.close()
     if cache is not None:

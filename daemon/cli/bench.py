@@ -13,6 +13,7 @@ from ..config import Config
 from .bench_tables import curve_table, kernel_table, model_table, moe_table
 from .output import ExitCode, fail, out, refusals
 from .progress import progress_bars
+from .target import check_target
 
 if TYPE_CHECKING:
     from ...experts.random_weights import MoeShape
@@ -23,7 +24,8 @@ _DEFAULT = Config()
 _MOST_STREAMS, _MOST_THREADS, _MOST_TOKENS, _MOST_WIDTH = 512, 1024, 65536, 1 << 20
 _MODES = {  # the parameters that belong to one thing to measure
     **dict.fromkeys(
-        ("model", "affinity", "prompt", "gen", "streams", "rounds", "context", "kv_cache", "no_pack_cache"), "a model"
+        ("model", "affinity", "prompt", "gen", "streams", "rounds", "context", "kv_cache", "no_pack_cache", "trace"),
+        "a model",
     ),
     **dict.fromkeys(("moe", "weight_format", "tokens"), "--moe"),
     "kernels": "--kernels",
@@ -74,6 +76,12 @@ def bench(
     context: Context = 0,
     kv_cache: KvKind = _DEFAULT.kv_cache,
     no_pack_cache: NoPackCache = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write where the tokens were routed, for `isotherm plan --trace`.", metavar="FILE", show_default=False
+        ),
+    ] = None,
     moe: Moe = None,
     weight_format: Annotated[str, typer.Option("--format", help="The format of the weights of --moe.")] = "q4_0",
     tokens: Annotated[str, typer.Option(help="Tokens in a step of --moe, one measurement each.")] = "1,16,64,256,1024",
@@ -105,6 +113,7 @@ def bench(
             context=context,
             kv_cache=_kv_cache(kv_cache),
             pack_cache=not no_pack_cache,
+            trace=trace,
         )
         _bench_model(model, options, as_json)
 
@@ -123,6 +132,7 @@ def _bench_model(model: Path | None, options: "BenchOptions", as_json: bool) -> 
     from ..assembly import demo_model
     from ..bench import measure
 
+    check_target("--trace", options.trace)
     with refusals(), progress_bars() as report:
         result = measure(model or demo_model(report), options, report)
     if as_json:

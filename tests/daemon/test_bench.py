@@ -13,6 +13,8 @@ from isotherm.daemon.config import ConfigError
 from isotherm.daemon.memory import RESERVE, MemoryPlanError
 from isotherm.daemon.paths import packed_folder
 from isotherm.daemon.step import Chunk, StepPlan
+from isotherm.experts.model import open_model
+from isotherm.placement.trace_file import load_trace
 from support.fake_runner import FakeRunner
 from support.tiny import write_gguf
 
@@ -129,3 +131,25 @@ def test_medians_of_all_rounds_count(model: Path, monkeypatch: pytest.MonkeyPatc
     read_by_a_token = result.decode_gb_s / result.decode_tok_s
     shares = [read_by_a_token * rate / (4 * n - 0.5) for n, rate in enumerate(decode, 1)]
     assert result.memory_wall_share == pytest.approx((shares[1] + shares[2]) / 2)
+
+
+def test_where_the_measured_tokens_went_is_written(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "routed.gguf", "qwen3_moe")
+    options = replace(OPTIONS, gen=8, streams=(1, 3), rounds=1, pack_cache=False, trace=tmp_path / "t.trace")
+    measure(tmp_path / "routed.gguf", options, lambda *_: None)
+    trace = load_trace(tmp_path / "t.trace", open_model(tmp_path / "routed.gguf").checkpoint.fingerprint)
+    assert trace.phases["prefill"].tokens[0] == options.prompt
+    decoded = set(trace.phases["decode"].tokens)
+    assert len(decoded) == 1 and decoded.pop() % 3 == 0
+    assert len(trace.starts) == 3  # sequences, so that steps of three streams can be replayed
+
+
+def test_a_trace_of_a_model_without_experts_is_refused(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no experts"):
+        measure(model, replace(OPTIONS, trace=tmp_path / "t.trace"), lambda *_: None)
+
+
+def test_a_trace_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "routed.gguf", "qwen3_moe")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        measure(tmp_path / "routed.gguf", replace(OPTIONS, pack_cache=False, trace=tmp_path), lambda *_: None)
