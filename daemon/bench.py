@@ -122,7 +122,8 @@ def measure(path: Path, options: BenchOptions, progress: Progress) -> BenchResul
         result = _measure_loaded(runner, options, load_s, progress)
         if options.trace is not None:
             streams, start = max(options.streams, default=1), options.context or STREAM_PROMPT
-            write_trace(options.trace, model, runner, prompt=options.prompt, streams=streams, start=start)
+            sizes = {"prompt": options.prompt, "streams": streams, "start": start, "gen": options.gen}
+            write_trace(options.trace, model, runner, **sizes)
     finally:
         runner.close()
     if cache is not None:

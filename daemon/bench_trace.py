@@ -11,7 +11,7 @@ from .routing_recorder import RoutingRecorder
 from .runner import DecoderRunner
 from .step import StepPlan
 
-_TOKENS = 64  # of each stream
+_TOKENS = 64  # of each stream, at least
 
 
 class _Recorded:
@@ -30,13 +30,16 @@ class _Recorded:
         return logits
 
 
-def write_trace(path: Path, model: Model, runner: DecoderRunner, *, prompt: int, streams: int, start: int) -> None:
-    """Run a prompt, and streams that decode after `start` tokens, once more, and write where they were routed, as
+def write_trace(
+    path: Path, model: Model, runner: DecoderRunner, *, prompt: int, streams: int, start: int, gen: int
+) -> None:
+    """Run a prompt, and streams that decode `gen` tokens after `start`, again, and write where they were routed, as
     `isotherm profile --out` does. Raises ConfigError where the file cannot be written."""
     recorded = _Recorded(model, runner)
     driver = Driver(recorded)
     driver.prefill(1, prompt)
-    driver.decode(streams, min(_TOKENS, runner.max_context - start), start)
+    for _ in range(-(-_TOKENS // gen)):
+        driver.decode(streams, gen, start)
     try:
         save_trace(path, recorded.recorder.take())
     except OSError as error:
