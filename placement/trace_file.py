@@ -24,7 +24,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .files import locked, replacing
+from .files import lock_of, locked, replacing
 from .trace import PHASES, SAMPLE_TOKENS, RoutingTrace, TraceError, appended
 from .trace_parts import FORMAT, VERSION, OtherVersion, array_names, read_array, read_header, trace_of
 
@@ -37,7 +37,7 @@ DAMAGE = (ValueError, KeyError, RuntimeError, EOFError, zipfile.BadZipFile, zlib
 def save_trace(path: Path, trace: RoutingTrace) -> None:
     """Writes or replaces the file in one step. Raises TraceError for a trace without traffic, OSError as the system
     does."""
-    with locked(path):
+    with locked(lock_of(path)):
         _write(path, trace)
 
 
@@ -77,7 +77,7 @@ def merge_into(
     Writers take turns by a lock file beside it. A trace without traffic changes nothing. Raises TraceError as
     `load_trace` does, and leaves the file as it is then.
     """
-    with locked(path):
+    with locked(lock_of(path)):
         before = load_trace(path, trace.fingerprint) if path.exists() else None
         if before is None:
             after = trace

@@ -168,7 +168,6 @@ def _keep(result: "Profile", to: Path | None) -> None:
     path = to or routing_file(result.trace.fingerprint)
     try:
         if to is None:
-            path.parent.mkdir(parents=True, exist_ok=True)
             merge_into(path, result.trace)
         else:
             save_trace(path, result.trace)
