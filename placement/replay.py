@@ -66,12 +66,6 @@ class Replay:
         """Share of touched experts that lay in the cache, from step `first` on."""
         return float(self.hits[self.touches.offsets[first * self.touches.layers] :].mean())
 
-    def layer_hit_rates(self, first: int = 0) -> NDArray[np.float64]:
-        """float64 [layers]."""
-        found = self.touches.sums(self.hits)[first:].sum(axis=0)
-        wanted = np.diff(self.touches.offsets).reshape(-1, self.touches.layers)[first:].sum(axis=0)
-        return np.asarray(found / wanted, np.float64)
-
     def loads_per_step(self, first: int = 0) -> float:
         """Mean number of experts brought in by a step, all layers together."""
         return float(self.touches.sums(self.loads)[first:].sum(axis=1).mean())

@@ -71,11 +71,6 @@ def covered(counts: NDArray[np.float64], fraction: float) -> float:
     return float(hottest[: _of(fraction, counts.size)].sum() / (hottest.sum() or 1.0))
 
 
-def covered_by_layer(counts: NDArray[np.float64], fraction: float) -> NDArray[np.float64]:
-    """As `covered`, for each layer by itself: [layers]."""
-    return np.array([covered(layer, fraction) for layer in counts])
-
-
 def tokens_needed(trace: RoutingTrace) -> int:
     """How many tokens a sample must have for its skew to be measured."""
     return -(-ENOUGH * trace.num_experts // trace.top_k)

@@ -193,7 +193,6 @@ def test_rates_leave_out_the_first_steps() -> None:
     found = replay(touches(trace_of(sample, 2)), "lru", 1)
     assert found.hit_rate() == 1 / 4
     assert found.hit_rate(first=2) == 1 / 2
-    assert found.layer_hit_rates(first=3).tolist() == [1.0]
     assert found.loads_per_step(first=2) == 1 / 2
     assert found.misses.tolist() == [[1], [1], [1], [0]]
 
