@@ -99,7 +99,7 @@ def show(
         Path | None,
         typer.Argument(
             help="A trace, or the model whose trace is wanted; none is the trace that was recorded last.",
-            metavar="[TRACE|MODEL]",
+            metavar="TRACE|MODEL",
             show_default=False,
         ),
     ] = None,

@@ -26,7 +26,7 @@ Source = Annotated[
     typer.Argument(
         help="A .gguf file or a folder with a config.json; a trace (.npz) by itself gives hit rates; none is the demo "
         "model.",
-        metavar="[MODEL|TRACE]",
+        metavar="MODEL|TRACE",
         show_default=False,
     ),
 ]
