@@ -175,8 +175,8 @@ def _written(cost: CostModel, wish: Wish, planned: Planned, overheads: Overheads
     size = cpu_bytes(facts)
     return Plan(
         model=shape.name,
-        fingerprint=shape.fingerprint,
-        inputs={"shape": digest(shape), "hardware": digest(hardware), "trace": digest(cost.trace)},
+        fingerprint=shape.fingerprint if shape.whole else "",
+        inputs={"shape": digest(shape.sizes), "hardware": digest(hardware), "trace": digest(cost.trace)},
         hardware=hardware.name,
         trace=trace_name,
         kv_kind=shape.kv_kind,
