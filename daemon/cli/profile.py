@@ -145,7 +145,6 @@ def show(
 
 def _check_kept(config: Config) -> None:
     """Refuse to add to a trace that cannot be read, before the work is done."""
-    from ...placement.trace import TraceError
     from ...placement.trace_file import load_trace
     from ..paths import routing_file
     from ..routing_profile import open_routed
@@ -154,25 +153,20 @@ def _check_kept(config: Config) -> None:
     fingerprint = open_routed(config.model).checkpoint.fingerprint
     path = routing_file(fingerprint)
     if path.exists():
-        try:
-            load_trace(path, fingerprint)
-        except TraceError as error:
-            fail(str(error), ExitCode.FAILURE)
+        load_trace(path, fingerprint)
 
 
 def _keep(result: "Profile", to: Path | None) -> None:
-    from ...placement.trace import TraceError
     from ...placement.trace_file import merge_into, save_trace
     from ..paths import routing_file
 
     path = to or routing_file(result.trace.fingerprint)
     try:
-        if to is None:
-            merge_into(path, result.trace)
-        else:
-            save_trace(path, result.trace)
-    except TraceError as error:
-        fail(str(error), ExitCode.FAILURE)
+        with refusals():
+            if to is None:
+                merge_into(path, result.trace)
+            else:
+                save_trace(path, result.trace)
     except OSError as error:
         remedy = "name another file by --out" if to else "name a file by --out, or set XDG_STATE_HOME to another folder"
         fail(f"{readable(path)} cannot be written: {error.strerror or error}; {remedy}", ExitCode.FAILURE)
@@ -182,7 +176,6 @@ def _keep(result: "Profile", to: Path | None) -> None:
 
 
 def _trace_of(source: Path | None) -> "RoutingTrace":
-    from ...placement.trace import TraceError
     from ...placement.trace_file import load_trace
     from ..paths import routing_file
 
@@ -202,10 +195,7 @@ def _trace_of(source: Path | None) -> "RoutingTrace":
                     f"isotherm profile {readable(source)}",
                     ExitCode.FAILURE,
                 )
-    try:
         return load_trace(path, fingerprint)
-    except TraceError as error:
-        fail(str(error), ExitCode.FAILURE)
 
 
 def _newest() -> Path:

@@ -156,7 +156,7 @@ def test_without_a_name_the_last_trace_is_shown() -> None:
 def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.npz").write_text("no archive")
     result = run("profile", "show", tmp_path / "t.npz")
-    assert result.exit_code == ExitCode.FAILURE
+    assert result.exit_code == ExitCode.USAGE
     assert "t.npz" in result.stderr and "isotherm profile" in result.stderr
 
 
@@ -189,5 +189,5 @@ def test_a_kept_trace_that_is_damaged_is_named_before_prompts_are_run(
     kept.write_text("damaged")
     monkeypatch.setattr("isotherm.daemon.routing_profile.run_profile", lambda *arguments: pytest.fail("was run"))
     result = run("profile", model, "--prompts", prompts, *RUN)
-    assert result.exit_code == ExitCode.FAILURE
+    assert result.exit_code == ExitCode.USAGE
     assert f"{kept} is damaged" in result.stderr
