@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from .replay import Touches, touches
 from .shape import ModelShape
 from .trace import PhaseCounts, RoutingTrace, empty_trace, last_tokens
 
-_NEUTRAL_TOKENS = 512
+_NEUTRAL_TOKENS = 1024  # for as many streams in each half as may be asked for
 _SEED = 7
 
 
@@ -16,6 +17,21 @@ def halves(trace: RoutingTrace) -> tuple[RoutingTrace, RoutingTrace]:
     middle = len(trace.sample) // 2
     first = replace(trace, sample=trace.sample[:middle], starts=trace.starts[trace.starts < middle])
     return _counted(first), _counted(last_tokens(trace, len(trace.sample) - middle))
+
+
+def touched_halves(learned: RoutingTrace, rest: RoutingTrace, streams: int) -> tuple[Touches, int]:
+    """What so many streams touch in both halves, one after the other, and how many steps the first has.
+
+    Raises ValueError where a half has fewer tokens than there are streams.
+    """
+    if len(learned.sample) < streams:
+        raise ValueError(
+            f"the trace's sample holds {len(learned.sample) + len(rest.sample)} decoded tokens, too few to replay "
+            f"{streams} stream{'s' if streams > 1 else ''} on each half; record {2 * streams} or more by "
+            "`isotherm profile`, or ask for fewer streams"
+        )
+    first = touches(learned, streams)
+    return first.then(touches(rest, streams)), first.steps
 
 
 def neutral_trace(shape: ModelShape) -> RoutingTrace:
