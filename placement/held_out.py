@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from .replay import Touches, touches
+from .sample import phase_of
 from .shape import ModelShape
-from .trace import PhaseCounts, RoutingTrace, empty_trace, last_tokens
+from .trace import RoutingTrace, empty_trace, last_tokens
 
 _NEUTRAL_TOKENS = 1024  # for as many streams in each half as may be asked for
 _SEED = 7
@@ -47,14 +48,4 @@ def neutral_trace(shape: ModelShape) -> RoutingTrace:
 
 def _counted(trace: RoutingTrace) -> RoutingTrace:
     """With the counts of decode that its sample has."""
-    tokens, layers, top_k = trace.sample.shape
-    keys = trace.sample.astype(np.int64) + (np.arange(layers) * trace.num_experts)[:, None]
-    counts = np.bincount(keys.reshape(-1), minlength=layers * trace.num_experts).reshape(layers, -1).astype(np.float64)
-    decode = PhaseCounts(
-        counts=counts,
-        mass=counts / top_k,
-        tokens=np.full(layers, float(tokens)),
-        steps=float(tokens),
-        distinct=np.full(layers, float(tokens * top_k)),
-    )
-    return replace(trace, phases={**trace.phases, "decode": decode})
+    return replace(trace, phases={**trace.phases, "decode": phase_of(trace.sample, trace.num_experts)})

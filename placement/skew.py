@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .lru import global_hits, layer_hits
-from .shuffle import count_sample, shuffled_experts, shuffled_preferences, shuffled_time
+from .sample import count_sample
+from .shuffle import shuffled_experts, shuffled_preferences, shuffled_time
 from .trace import RoutingTrace
 
 FRACTIONS = (0.05, 0.1, 0.2, 0.3, 0.5)

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from isotherm.placement.shuffle import count_sample, shuffled_experts, shuffled_preferences, shuffled_time
+from isotherm.placement.sample import count_sample
+from isotherm.placement.shuffle import shuffled_experts, shuffled_preferences, shuffled_time
 from isotherm.placement.skew import (
     FRACTIONS,
     MAX_PARTS,
