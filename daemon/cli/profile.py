@@ -9,6 +9,7 @@ import typer
 
 from ..config import Config, readable
 from .default_command import DefaultCommand
+from .model_options import NoPackCache
 from .output import ExitCode, fail, out, refusals
 from .progress import progress_bars
 from .target import check_target
@@ -54,9 +55,7 @@ def record(
     context: Annotated[
         int | None, typer.Option(help="Most tokens of prompt and answer together.", show_default="as it is served")
     ] = None,
-    no_pack_cache: Annotated[
-        bool, typer.Option("--no-pack-cache", help="Pack the weights in memory, and keep no file of them.")
-    ] = False,
+    no_pack_cache: NoPackCache = False,
 ) -> None:
     """Run prompts through a model and record which experts their tokens go to.
 
