@@ -65,7 +65,7 @@ def replacing_by_path(target: Path) -> Iterator[Path]:
 def remove_parts_of(target: Path) -> None:
     """Remove what killed writers of `target` left; nobody may be writing it."""
     for part in target.parent.glob("*.part"):
-        if part.name.startswith(target.name + "."):
+        if part.name.rsplit(".", 2)[0] == target.name:
             part.unlink(missing_ok=True)
 
 
