@@ -8,16 +8,15 @@ from types import TracebackType
 import numpy as np
 
 from ..cpu_kernels.bandwidth import PlainReads
-from ..cpu_kernels.kv_layout import part_bytes
 from ..cpu_kernels.layout import KV_BLOCK
 from ..cpu_kernels.seating import Seating
 from ..experts.kv_store import KvStore
 from ..experts.measured import MeasuredProducts
-from ..experts.pack import PackedMatrix, PackedWeights
-from ..experts.random_decoder import first_layers, random_decoder, small_spec, wide_spec
+from ..experts.pack import PackedWeights
+from ..experts.random_decoder import first_layers, random_decoder, random_shape, small_spec, wide_spec
 from ..experts.spec import ModelSpec
 from ..experts.step_inputs import StepLimits
-from ..placement.shape import LayerShape, ModelShape, Product
+from ..placement.shape import ModelShape
 from .calibrate_kinds import seconds
 from .runner import DecoderRunner
 from .step import Chunk, StepPlan
@@ -74,10 +73,10 @@ class DecoderMeter:
         self._wide = _runner(wide, many, kv_kinds[0], PROMPT, seating)
         self._kv = {kv: _runner(two, many, kv, CONTEXT + 1, seating) for kv in kv_kinds}
         self.shapes = DecoderShapes(
-            one_layer=shape_of(one, few, kv_kinds[0]),
-            layers=shape_of(small, few, kv_kinds[0]),
-            wide=shape_of(wide, many, kv_kinds[0]),
-            kv={kv: shape_of(two, many, kv) for kv in kv_kinds},
+            one_layer=random_shape(one, kind, kv_kinds[0]),
+            layers=random_shape(small, kind, kv_kinds[0]),
+            wide=random_shape(wide, kind, kv_kinds[0]),
+            kv={kv: random_shape(two, kind, kv) for kv in kv_kinds},
         )
         self._others = MeasuredProducts(kind, *_OTHERS, 1, seating, far=True)
         self._others.set_tokens(1)
@@ -147,38 +146,3 @@ def _runner(spec: ModelSpec, weights: PackedWeights, kv: str, positions: int, se
     cache = KvStore(spec, blocks, kv)
     cache.fill()
     return DecoderRunner(spec, weights, cache, StepLimits(PROMPT, 1, blocks), blocks, seating)
-
-
-def shape_of(spec: ModelSpec, weights: PackedWeights, kv: str) -> ModelShape:
-    """What placement needs to know of a decoder."""
-
-    def product(role: str, matrix: PackedMatrix) -> Product:
-        return Product(role=role, kind=matrix.kind, rows=matrix.rows, columns=matrix.columns, nbytes=matrix.nbytes)
-
-    def layer(number: int) -> LayerShape:
-        here = f"layers.{number}."
-        own = {role.removeprefix(here): each for role, each in weights.matrices.items() if role.startswith(here)}
-        banks = {role.removeprefix(here): bank[0] for role, bank in weights.banks.items() if role.startswith(here)}
-        assert spec.routing is not None
-        return LayerShape(
-            dense=tuple(product(*item) for item in own.items()),
-            expert=tuple(product(*item) for item in banks.items()),
-            num_experts=spec.routing.num_experts,
-            top_k=spec.routing.top_k,
-            kv_bytes=spec.num_kv_heads * part_bytes(kv, spec.head_dim) // KV_BLOCK,
-        )
-
-    return ModelShape(
-        name=spec.architecture,
-        fingerprint="",
-        layers=tuple(map(layer, range(spec.num_layers))),
-        embed=product("embed", weights.matrices["embed"]),
-        head=product("head", weights.matrices["head"]),
-        hidden_size=spec.hidden_size,
-        num_heads=spec.num_heads,
-        num_kv_heads=spec.num_kv_heads,
-        head_dim=spec.head_dim,
-        kv_kind=kv,
-        kv_block=KV_BLOCK,
-        max_context=spec.max_context,
-    )

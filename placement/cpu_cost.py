@@ -5,16 +5,17 @@ from numpy.typing import NDArray
 
 from .device_cost import Floats, Slower, branches, known, pair_flops, visible, visible_pairs
 from .hardware import BLOCKS, BRANCH_OPS, LAYER_OPS, CpuProfile
+from .product_sums import ProductSums
 from .shape import LayerShape, ModelShape, Product
 
 
-class CpuCost:
+class CpuCost(ProductSums):
     """See `device_cost.DeviceCost`."""
 
     def __init__(self, profile: CpuProfile, slower: Slower) -> None:
+        super().__init__(slower.time(profile.expert_us, "fixed") / 1e3)
         self._profile, self._slower = profile, slower
         self._kib_ns: dict[tuple[str, int], Floats] = {}
-        self._experts: dict[tuple[tuple[Product, ...], int], Floats] = {}
 
     @property
     def call_ms(self) -> float:
@@ -25,20 +26,8 @@ class CpuCost:
         """Of a step, before and after its ops."""
         return self._slower.time(self._profile.step_us, "fixed") / 1e3
 
-    def products_ms(self, products: tuple[Product, ...], tokens: int) -> float:
-        return float(sum(self._product_ms(product, np.array([tokens]))[0] for product in products)) if tokens else 0.0
-
-    def expert_ms(self, products: tuple[Product, ...], most: int) -> Floats:
-        key = products, most
-        if key not in self._experts:
-            touched = np.arange(1, most + 1)
-            each = self._slower.time(self._profile.expert_us, "fixed") / 1e3
-            times = each + sum((self._product_ms(product, touched) for product in products), np.zeros(most))
-            self._experts[key] = np.append(0.0, times)
-        return self._experts[key]
-
-    def _product_ms(self, product: Product, tokens: NDArray[np.int64]) -> Floats:
-        """float64 [counts]: with 1 or more tokens, as `ProductCost.us`."""
+    def product_ms(self, product: Product, tokens: NDArray[np.int64]) -> Floats:
+        """As it says there, and as `ProductCost.us`."""
         cost = known(self._profile.products, product.kind, "products")
         reading = product.nbytes / self._slower.rate(cost.read_gb_s, "memory") / 1e6
         first, others = product.nbytes / 1024e6 * self._block_ns(product.kind, int(tokens.max()))[:, tokens]

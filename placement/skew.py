@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .lru import global_hits, layer_hits
-from .shuffle import count_sample, shuffled_experts, shuffled_preferences, shuffled_time
+from .sample import count_sample
+from .shuffle import shuffled_experts, shuffled_preferences, shuffled_time
 from .trace import RoutingTrace
 
 FRACTIONS = (0.05, 0.1, 0.2, 0.3, 0.5)
@@ -69,11 +70,6 @@ def covered(counts: NDArray[np.float64], fraction: float) -> float:
     none."""
     hottest = np.sort(counts, axis=None)[::-1]
     return float(hottest[: _of(fraction, counts.size)].sum() / (hottest.sum() or 1.0))
-
-
-def covered_by_layer(counts: NDArray[np.float64], fraction: float) -> NDArray[np.float64]:
-    """As `covered`, for each layer by itself: [layers]."""
-    return np.array([covered(layer, fraction) for layer in counts])
 
 
 def tokens_needed(trace: RoutingTrace) -> int:

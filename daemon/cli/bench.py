@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from ...cpu_kernels.kv_layout import KvCache
 from ...cpu_kernels.seating import Affinity
 from ..config import Config
 from .bench_tables import curve_table, kernel_table, model_table, moe_table
+from .model_options import KvKind, NoPackCache, kv_kind
 from .output import ExitCode, fail, out, refusals
 from .progress import progress_bars
 from .target import check_target
+from .values import numbers
 
 if TYPE_CHECKING:
     from ...experts.random_weights import MoeShape
@@ -30,12 +31,6 @@ _MODES = {  # the parameters that belong to one thing to measure
     **dict.fromkeys(("moe", "weight_format", "tokens"), "--moe"),
     "kernels": "--kernels",
 }
-KvKind = Annotated[
-    str, typer.Option("--kv-cache", help="Numbers of the KV cache: int16, int8, f16, bf16, f32.", metavar="KIND")
-]
-NoPackCache = Annotated[
-    bool, typer.Option("--no-pack-cache", help="Pack the weights in memory, and keep no file of them.")
-]
 Context = Annotated[
     int,
     typer.Option(help="Tokens in the context before decoding.", min=0, show_default="none, with --streams 128 each"),
@@ -108,10 +103,10 @@ def bench(
             affinity=_affinity(affinity),
             prompt=prompt,
             gen=gen,
-            streams=_numbers("--streams", streams, _MOST_STREAMS),
+            streams=numbers("--streams", streams, _MOST_STREAMS),
             rounds=rounds,
             context=context,
-            kv_cache=_kv_cache(kv_cache),
+            kv_cache=kv_kind(kv_cache),
             pack_cache=not no_pack_cache,
             trace=trace,
         )
@@ -150,7 +145,7 @@ def _bench_moe(shape: str, weight_format: str, threads: int, tokens: str, as_jso
     from ...experts.formats import FORMATS
     from ..bench_moe import MoeOptions, measure_moe
 
-    sizes, counts = _shape(shape), _numbers("--tokens", tokens, _MOST_TOKENS)
+    sizes, counts = _shape(shape), numbers("--tokens", tokens, _MOST_TOKENS)
     if weight_format.upper() not in FORMATS:
         known = ", ".join(name.lower() for name in FORMATS)
         fail(f"--format is {weight_format!r}; choose from {known}", ExitCode.USAGE)
@@ -192,22 +187,6 @@ def _affinity(text: str) -> Affinity:
     if text not in get_args(Affinity):
         fail(f"--affinity is {text!r}; it must be one of {', '.join(get_args(Affinity))}", ExitCode.USAGE)
     return cast(Affinity, text)
-
-
-def _kv_cache(text: str) -> KvCache:
-    if text not in get_args(KvCache):
-        fail(f"--kv-cache is {text!r}; it must be one of {', '.join(get_args(KvCache))}", ExitCode.USAGE)
-    return cast(KvCache, text)
-
-
-def _numbers(option: str, text: str, most: int) -> tuple[int, ...]:
-    try:
-        numbers = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        numbers = ()
-    if not numbers or not all(1 <= number <= most for number in numbers):
-        fail(f"{option} is {text!r}; name numbers from 1 to {most} with commas, such as 1,4,8", ExitCode.USAGE)
-    return numbers
 
 
 def _shape(text: str) -> "MoeShape":

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from isotherm.placement.shuffle import count_sample, shuffled_experts, shuffled_preferences, shuffled_time
+from isotherm.placement.sample import count_sample
+from isotherm.placement.shuffle import shuffled_experts, shuffled_preferences, shuffled_time
 from isotherm.placement.skew import (
     FRACTIONS,
     MAX_PARTS,
     Skew,
     covered,
-    covered_by_layer,
     held_out_hits,
     measure_skew,
     tokens_needed,
@@ -56,7 +56,6 @@ def test_coverage_is_the_share_of_the_hottest() -> None:
     assert covered(counts, 0.25) == (8 + 4) / 20
     assert covered(counts, 0.01) == 8 / 20
     assert covered(counts, 1.0) == 1
-    assert covered_by_layer(counts, 0.5).tolist() == [0.9, 0.8]
     assert covered(np.zeros((2, 4)), 0.5) == 0
 
 
