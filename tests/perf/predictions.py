@@ -2,8 +2,8 @@
 
 python tests/perf/predictions.py MODEL...: it calibrates first, so let nothing else run on the machine. Each plan is
 made with the routing of the tokens that were measured. Where others use the machine's memory its speed changes within
-seconds: a run counts if plain reads just before and after it were about as fast as the calibration found them, and where
-too few were, there are more; the figure in brackets is the median of all runs.
+seconds: a run counts if plain reads just before and after it were about as fast as the calibration found them. Where
+too few were, there are more runs. The figure in brackets is the median of all.
 """
 
 import json
