@@ -35,6 +35,19 @@ Context = Annotated[
     int,
     typer.Option(help="Tokens in the context before decoding.", min=0, show_default="none, with --streams 128 each"),
 ]
+Threads = Annotated[
+    str | None,
+    typer.Option(
+        help="CPU threads of the engine; auto measures which number decodes fastest.",
+        show_default="one per physical core",
+    ),
+]
+Trace = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write where the tokens were routed, for `isotherm plan --trace`.", metavar="FILE", show_default=False
+    ),
+]
 Moe = Annotated[
     str | None,
     typer.Option(
@@ -52,13 +65,7 @@ def bench(
             help="A .gguf file or a safetensors folder; none is the embedded demo model.", show_default=False
         ),
     ] = None,
-    threads: Annotated[
-        str | None,
-        typer.Option(
-            help="CPU threads of the engine; auto measures which number decodes fastest.",
-            show_default="one per physical core",
-        ),
-    ] = None,
+    threads: Threads = None,
     affinity: Annotated[
         str, typer.Option(help="What threads are bound to, as for `isotherm serve`.", metavar="none|cores")
     ] = "none",
@@ -71,12 +78,7 @@ def bench(
     context: Context = 0,
     kv_cache: KvKind = _DEFAULT.kv_cache,
     no_pack_cache: NoPackCache = False,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write where the tokens were routed, for `isotherm plan --trace`.", metavar="FILE", show_default=False
-        ),
-    ] = None,
+    trace: Trace = None,
     moe: Moe = None,
     weight_format: Annotated[str, typer.Option("--format", help="The format of the weights of --moe.")] = "q4_0",
     tokens: Annotated[str, typer.Option(help="Tokens in a step of --moe, one measurement each.")] = "1,16,64,256,1024",
