@@ -16,6 +16,7 @@ from ..experts.pack import PackedWeights
 from ..experts.random_decoder import first_layers, random_decoder, random_shape, small_spec, wide_spec
 from ..experts.spec import ModelSpec
 from ..experts.step_inputs import StepLimits
+from ..placement.fit import Plain
 from ..placement.shape import ModelShape
 from .calibrate_kinds import seconds
 from .runner import DecoderRunner
@@ -31,13 +32,13 @@ _TOKENS, _COLD = 7, 10  # tokens measured after each context, and with cold cach
 @dataclass(frozen=True, slots=True)
 class KvTimes:
     """Microseconds, with one kind of KV cache: of a token after a short and a long context, and of a part of a prompt
-    at its beginning and later. plain_gb_s: of plain reads just before and after the tokens."""
+    at its beginning and later. plain: beside the tokens."""
 
     short: float
     long: float
     first: float
     later: float
-    plain_gb_s: float
+    plain: Plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +107,7 @@ class DecoderMeter:
             long=float(long),
             first=min(seconds(lambda: runner.execute(_plan(part, 0)), 2)) * 1e6,
             later=min(seconds(lambda: runner.execute(_plan(part, PART_START)), 2)) * 1e6,
-            plain_gb_s=(before + after) / 2,
+            plain=Plain((before, after)),
         )
 
     def _cold_us(self, runner: DecoderRunner) -> float:

@@ -11,7 +11,7 @@ from ..cpu_kernels.layout import KINDS, SPAN
 from ..cpu_kernels.seating import Seating
 from ..cpu_kernels.team import Team
 from ..experts.measured import TOUCHED, Measured, MeasuredExperts, MeasuredProducts
-from ..placement.fit import ExpertTimes, ProductTimes
+from ..placement.fit import ExpertTimes, Plain, ProductTimes
 from ..placement.hardware import BLOCKS
 
 EXPERT_SIZES = (2048, 768)  # of those that come from memory, as models have them
@@ -60,7 +60,7 @@ class KindMeter:
             us = self._turns(experts, tokens) * 1e6 / experts.layers
             far[tokens] = max(us - layer_us, us / 2) * 1e3 / kib
             plain.append(self.plain.gb_s())
-        return ProductTimes(far, self._near(kind, BLOCKS), float(np.median(plain)))
+        return ProductTimes(far, self._near(kind, BLOCKS), Plain(tuple(plain)))
 
     def compile(self, kind: str) -> None:
         """Run the kind's kernels once."""

@@ -20,7 +20,7 @@ from .memory import GIB, RESERVE, MemoryPlanError
 
 NEEDED = 3 * GIB  # random weights and caches
 _FEW_KINDS = 6
-_ROUNDS, _ROUNDS_OF_MANY = 7, 3
+_ROUNDS, _ROUNDS_OF_MANY = 9, 5
 
 
 def take_rounds(kinds: Sequence[str], seating: Seating, progress: Progress) -> tuple[list[Round], DecoderShapes]:

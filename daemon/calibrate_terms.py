@@ -6,7 +6,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..placement.cost import CostModel
-from ..placement.fit import ExpertTimes, ProductTimes, estimate, fit_experts, fit_product, fit_terms, in_general
+from ..placement.fit import (
+    ExpertTimes,
+    ProductTimes,
+    estimate,
+    fit_experts,
+    fit_product,
+    fit_terms,
+    in_general,
+    steady_rounds,
+)
 from ..placement.hardware import FLOPS_PER_PAIR, LAYER_OPS, CpuProfile, Estimate, HardwareProfile, ProductCost
 from ..placement.placed import Placement, Traffic
 from ..placement.shape import ModelShape
@@ -30,8 +39,8 @@ class Round:
     @property
     def plain_gb_s(self) -> list[float]:
         """Of plain reads on all threads, through the round."""
-        products, contexts = self.products.values(), self.decoders.kv.values()
-        return [times.plain_gb_s for times in products] + [times.plain_gb_s for times in contexts]
+        beside = [times.plain for times in self.products.values()] + [kv.plain for kv in self.decoders.kv.values()]
+        return [rate for plain in beside for rate in plain.reads]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +74,10 @@ def cpu_profile(machine: Machine, rounds: Sequence[Round], shapes: DecoderShapes
         return replace(cost, read_gb_s=varied(cost.read_gb_s))
 
     def context(kv: str) -> Estimate:
-        around = [each.decoders.kv[kv].plain_gb_s for each in rounds]
-        return varied(in_general([profile.kv_gb_s[kv].value for profile in solved], around, plain.value))
+        around = [each.decoders.kv[kv].plain for each in rounds]
+        steady = steady_rounds(around)
+        reads = [solved[number].kv_gb_s[kv].value for number in steady]
+        return varied(in_general(reads, [around[number] for number in steady], plain.value))
 
     def median(name: str) -> Estimate:
         return estimate([getattr(profile, name).value for profile in solved])
@@ -97,7 +108,7 @@ def _solve(machine: Machine, measured: Round, shapes: DecoderShapes) -> CpuProfi
         threads=machine.threads,
         cores=machine.cores,
         read_gb_s={},
-        products={kind: fit_product([times], times.plain_gb_s) for kind, times in measured.products.items()},
+        products={kind: fit_product([times], times.plain.gb_s) for kind, times in measured.products.items()},
         call_us=Estimate(call_us),
         expert_us=Estimate(expert_us),
         op_us=_NOTHING,

@@ -41,7 +41,7 @@ def test_each_round_has_everything_once(little: None) -> None:
     assert len(rounds) == 2
     for each in rounds:
         assert each.reads == {1: 1.0}
-        assert each.plain_gb_s == [2.0] * 4
+        assert each.plain_gb_s == [2.0] * (2 * 5 + 2 * 2)
         assert set(each.products) == {"q5", "f32"}
         assert set(each.decoders.kv) == set(shapes.kv) == {"int16", "f32"}
         for times in each.products.values():

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from isotherm.daemon.calibrate_decoders import DecoderTimes, KvTimes
 from isotherm.daemon.calibrate_terms import Round, cpu_profile
+from isotherm.placement.fit import Plain
 from isotherm.placement.hardware import CpuProfile, Estimate
 from support.machine_terms import GOPS, KV, MACHINE, PLAIN, SHAPES, known, measured
 
@@ -40,11 +41,11 @@ def slowed(to: float) -> Round:
     cost, kv = calm.products["q4"], calm.kv_gb_s["int16"]
     slow = replace(cost, read_gb_s=Estimate(to * cost.read_gb_s.value))
     found = measured(replace(calm, products={"q4": slow}, kv_gb_s={"int16": Estimate(to * kv.value)}))
-    plain = to * PLAIN
+    plain = Plain((to * PLAIN,))
     return replace(
         found,
-        products={"q4": replace(found.products["q4"], plain_gb_s=plain)},
-        decoders=replace(found.decoders, kv={"int16": replace(found.decoders.kv["int16"], plain_gb_s=plain)}),
+        products={"q4": replace(found.products["q4"], plain=plain)},
+        decoders=replace(found.decoders, kv={"int16": replace(found.decoders.kv["int16"], plain=plain)}),
     )
 
 
@@ -59,9 +60,22 @@ def test_what_comes_from_memory_is_a_share_of_its_usual_speed() -> None:
     assert mostly_slow.kv_gb_s["int16"].value == pytest.approx(0.6 * KV)
 
 
+def test_rounds_in_which_the_memorys_speed_changed_do_not_count() -> None:
+    calm, torn = slowed(1.0), slowed(0.6)
+    both = Plain((0.6 * PLAIN, PLAIN, PLAIN))  # slow while the product was measured, and not while plain reads were
+    torn = replace(
+        torn,
+        products={"q4": replace(torn.products["q4"], plain=both)},
+        decoders=replace(torn.decoders, kv={"int16": replace(torn.decoders.kv["int16"], plain=both)}),
+    )
+    solved = solve(calm, torn, torn, torn, calm, torn, calm)
+    assert solved.products["q4"].read_gb_s.value == pytest.approx(36, rel=0.01)
+    assert solved.kv_gb_s["int16"].value == pytest.approx(KV)
+
+
 def test_what_was_disturbed_gives_numbers_that_can_be_used() -> None:
     calm = measured(known())
-    kv = KvTimes(short=900.0, long=800.0, first=7000.0, later=6000.0, plain_gb_s=PLAIN)
+    kv = KvTimes(short=900.0, long=800.0, first=7000.0, later=6000.0, plain=Plain((PLAIN,)))
     times: dict[str, Any] = {"one_layer": 1.0, "layers": 0.5, "prompt": 1.0, "kv": {"int16": kv}}
     solved = solve(replace(calm, decoders=DecoderTimes(**times)))
     assert (solved.op_us.value, solved.token_ns_per_value.value) == (0, 0)

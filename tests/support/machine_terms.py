@@ -12,7 +12,7 @@ from isotherm.daemon.calibrate_decoders import (
 )
 from isotherm.daemon.calibrate_terms import ROUTING_OPS, Machine, Round
 from isotherm.placement.cost import CostModel
-from isotherm.placement.fit import ExpertTimes, ProductTimes
+from isotherm.placement.fit import ExpertTimes, Plain, ProductTimes
 from isotherm.placement.hardware import BLOCKS, FLOPS_PER_PAIR, CpuProfile, Estimate, HardwareProfile, ProductCost
 from isotherm.placement.placed import Placement, Traffic
 from isotherm.placement.shape import LayerShape, ModelShape, Product
@@ -96,14 +96,14 @@ def measured(profile: CpuProfile) -> Round:
     return Round(
         reads={1: 20.0},
         experts=ExpertTimes(near_ns, {n: CALL + n * (EXPERT + near_ns / 1e3) for n in (1, 2, 4, 8, 16, 32)}),
-        products={"q4": ProductTimes({n: cost.us(1024, n) * 1e3 for n in BLOCKS}, NEAR, PLAIN)},
+        products={"q4": ProductTimes({n: cost.us(1024, n) * 1e3 for n in BLOCKS}, NEAR, Plain((PLAIN,)))},
         decoders=DecoderTimes(
             one_layer=token_us(SHAPES.one_layer),
             layers=token_us(SHAPES.layers),
             prompt=prompt,
             kv={
                 "int16": KvTimes(
-                    short=900.0, long=900.0 + read_us, first=7000.0, later=7000.0 + attend_us, plain_gb_s=PLAIN
+                    short=900.0, long=900.0 + read_us, first=7000.0, later=7000.0 + attend_us, plain=Plain((PLAIN,))
                 )
             },
         ),
