@@ -1,6 +1,6 @@
 """The time of a decode step: every stream gets one token."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,13 +67,13 @@ class DecodeCost:
         layer = self._shape.layers[number]
         return self._machine.experts(layer, self._demands(number, streams), device, devices).at(resident)
 
-    def curve(self, number: int, dense_device: int, device: int, traffic: Traffic) -> Floats:
-        """float64 [experts + 1]: layer_ms with the 0 .. all hottest experts on `device`, the others on the CPU."""
-        layer, dense = self._shape.layers[number], self.dense_ms(number, dense_device, traffic)
+    def curves(self, number: int, dense: Sequence[int], device: int, rest: int, traffic: Traffic) -> Floats:
+        """float64 [dense, experts + 1]: layer_ms with the dense part on each of some devices, the 0 .. all hottest
+        experts on `device` and the others on `rest`."""
+        layer, machine, tokens = self._shape.layers[number], self._machine, traffic.streams
+        dense_ms = np.array([[self.dense_ms(number, each, traffic)] for each in dense])
         if not layer.num_experts:
-            return np.array([dense])
-        cost = self._machine.experts(layer, self._demands(number, traffic.streams), dense_device, {device, CPU})
-        if device == CPU:
-            whole = cost.at(np.full(layer.num_experts, CPU, np.int8)).mean_ms
-            return np.full(layer.num_experts + 1, dense + whole)
-        return dense + cost.curve(device)
+            return dense_ms
+        cost = machine.experts(layer, self._demands(number, tokens), rest, {device, rest})
+        hops = np.array([[machine.round_trip_ms(each, there, tokens) for there in (device, rest)] for each in dense])
+        return dense_ms + cost.curves(device, rest, hops)

@@ -1,7 +1,8 @@
 """Menu: the ways in which one part of a model can lie on a machine, with what each costs and takes of the budgets."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,16 +16,19 @@ from .touch import hottest
 PARTS = 16  # experts that are read from disk, or have slots, come in so many parts
 SPLIT = 4  # and those that are split between two accelerators
 FULL_CURVE = 1024  # options of a layer up to which each number of experts is one
+NONE = np.zeros(1, dtype=np.int64)  # of the experts
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """budgets: bytes of each accelerator and last of the host, so that CPU is the index of the latter."""
+    """budgets: bytes of each accelerator and last of the host, so that CPU is the index of the latter. curves: those
+    that were asked for, of all devices of the dense part, by layer and devices of the experts."""
 
     cost: CostModel
     traffic: Traffic
     budgets: tuple[int, ...]
     kv_positions: int
+    curves: dict[tuple[int, int, int], Floats] = field(default_factory=dict, repr=False)
 
     @property
     def cards(self) -> range:
@@ -33,6 +37,14 @@ class Task:
     @property
     def devices(self) -> tuple[int, ...]:
         return (CPU, *self.cards)
+
+    def curve(self, number: int, dense: int, device: int, rest: int) -> Floats:
+        """float64 [experts + 1]: the time of a layer with its dense part, its 0 .. all hottest experts, and the others
+        on these devices."""
+        if (number, device, rest) not in self.curves:
+            made = self.cost.expert_curves(number, self.devices, device, rest, self.traffic)
+            self.curves[number, device, rest] = made
+        return self.curves[number, device, rest][self.devices.index(dense)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,47 +90,49 @@ def menu_of(task: Task, layer: LayerShape, cost: Sequence[float] | Floats, dense
     return Menu(np.asarray(cost, np.float64), size, np.full(len(cost), dense, np.int64), **columns)
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A layer with its dense part on a device, each of `counts` of its hottest experts on another, those left on
+    `rest`."""
+
+    dense: int
+    device: int
+    rest: int
+    counts: Ints
+
+
 def layer_menu(task: Task, number: int, *, disk: bool) -> Menu:
     """All ways to lay out a layer: its dense part anywhere, its hottest experts on one accelerator, or all of them on
     two. disk: experts may also be read from disk, in parts."""
     layer = task.cost.shape.layers[number]
-    parts = []
-    for dense in task.devices:
-        curves = {card: task.cost.expert_curve(number, dense, card, task.traffic) for card in task.cards}
-        parts.append(menu_of(task, layer, _without(task, number, dense, curves), dense))
-        if not layer.num_experts:
-            continue
-        counts = np.arange(1, layer.num_experts + 1)
-        if disk or len(counts) * len(task.devices) * len(curves) > FULL_CURVE:
-            counts = coarse(layer.num_experts)
-        parts += [menu_of(task, layer, curve[counts], dense, first=card, hot=counts) for card, curve in curves.items()]
-        parts.append(splits(task, number, dense, coarse(layer.num_experts, SPLIT)[:-1]))
-    menu = Menu.join(parts)
+    menu = menu_of_ways(task, number, list(_ways(task, layer, disk)))
     return Menu.join([menu, *_from_disk(task, number, menu)]) if disk else menu
+
+
+def _ways(task: Task, layer: LayerShape, disk: bool) -> Iterator[Way]:
+    counts, parts = np.arange(1, layer.num_experts + 1), coarse(layer.num_experts, SPLIT)[:-1]
+    if disk or len(counts) * len(task.devices) * len(task.cards) > FULL_CURVE:
+        counts = coarse(layer.num_experts)
+    for dense in task.devices:
+        yield Way(dense, CPU, CPU, NONE)
+        if layer.num_experts:
+            yield from (Way(dense, card, CPU, counts) for card in task.cards)
+            yield from (Way(dense, first, second, parts) for first, second in permutations(task.cards, 2))
+
+
+def menu_of_ways(task: Task, number: int, ways: Sequence[Way]) -> Menu:
+    layer, parts = task.cost.shape.layers[number], []
+    for way in ways:
+        warm = layer.num_experts - way.counts if way.rest != CPU else 0
+        curve = task.curve(number, way.dense, way.device, way.rest)
+        columns = {"first": way.device, "hot": way.counts, "second": way.rest, "warm": warm}
+        parts.append(menu_of(task, layer, curve[way.counts], way.dense, **columns))
+    return Menu.join(parts)
 
 
 def coarse(count: int, parts: int = PARTS) -> Ints:
     """Up to so many numbers from 1 to `count`, which is among them."""
     return np.unique(np.linspace(0, count, parts + 1).astype(np.int64))[1:]
-
-
-def splits(task: Task, number: int, dense: int, counts: Ints) -> Menu:
-    """All experts on two accelerators, so many of the hottest on one: the CPU is free of the layer."""
-    layer = task.cost.shape.layers[number]
-    order = hottest(task.cost.share(number))
-    parts = [menu_of(task, layer, np.zeros(0), dense)]
-    for first in task.cards:
-        for second in task.cards:
-            if first == second:
-                continue
-            cost = []
-            for count in counts:
-                resident = np.full(layer.num_experts, second, dtype=np.int8)
-                resident[order[:count]] = first
-                cost.append(task.cost.layer_ms(number, dense, resident, task.traffic))
-            warm = layer.num_experts - counts
-            parts.append(menu_of(task, layer, cost, dense, first=first, hot=counts, second=second, warm=warm))
-    return Menu.join(parts)
 
 
 def experts_of(menu: Menu, option: int, order: Ints) -> NDArray[np.int8]:
@@ -136,12 +150,6 @@ def disk_ms(task: Task, number: int) -> Floats:
     touch = task.cost.touch(number, task.traffic.streams)[hottest(task.cost.share(number))]
     rate = task.cost.hardware.ssd_read_gb_s.value
     return np.concatenate(([0.0], np.cumsum(touch[::-1]))) * layer.expert_bytes / rate / 1e6
-
-
-def _without(task: Task, number: int, dense: int, curves: dict[int, Floats]) -> Floats:
-    """[1]: the layer's time with all experts on the CPU."""
-    curve = curves[0] if curves else task.cost.expert_curve(number, dense, CPU, task.traffic)
-    return curve[:1]
 
 
 def _from_disk(task: Task, number: int, menu: Menu) -> list[Menu]:

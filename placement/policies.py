@@ -1,10 +1,12 @@
 """Policies: what may lie on an accelerator: whole layers, the hottest experts, recently used ones, or both."""
 
+from itertools import permutations
+
 import numpy as np
 
 from .decode_cost import add_head
 from .machine import Machine
-from .menu import Menu, Task, coarse, end_menu, layer_menu, menu_of, splits
+from .menu import Menu, Task, Way, coarse, end_menu, layer_menu, menu_of, menu_of_ways
 from .options import Floats, Ints
 from .reuse import hits_beside_pins
 from .shape import CPU, LayerShape
@@ -49,7 +51,9 @@ def refined_parts(task: Task, parts: Parts, choices: Ints) -> Parts:
     for number in partly[:REFINED] if len(task.cards) > 1 else ():
         menu = parts[number + 1]
         dense = int(menu.dense[choices[number + 1]])
-        parts[number + 1] = Menu.join([menu, splits(task, number, dense, np.arange(1, layers[number].num_experts))])
+        counts = np.arange(1, layers[number].num_experts)
+        ways = [Way(dense, first, second, counts) for first, second in permutations(task.cards, 2)]
+        parts[number + 1] = Menu.join([menu, menu_of_ways(task, number, ways)])
     return parts
 
 
@@ -65,18 +69,29 @@ def whole_layer_parts(task: Task, static: Parts) -> Parts:
     return [made[id(menu)] for menu in static]
 
 
-def adaptive_parts(task: Task, static: Parts, trace: RoutingTrace, *, pins: bool) -> Parts:
-    """Slots of each layer on an accelerator hold the experts that were used last. pins: the hottest ones stay beside
-    them, and layers may do without slots."""
+def hit_tables(task: Task, trace: RoutingTrace) -> dict[int, Floats]:
+    """By how many experts of each layer are pinned, none first: `hits_beside_pins` of the trace's layers."""
     order = np.array([hottest(task.cost.share(number)) for number in trace.layers])
-    counts = sorted({trace.num_experts // part for part in PINNED}) if pins else [0]
-    tables = {n: hits_beside_pins(trace.sample, order, n, task.traffic.streams) for n in counts}
+    pinned = {0, *(trace.num_experts // part for part in PINNED)}
+    return hits_beside_pins(trace.sample, order, sorted(pinned), task.traffic.streams)
+
+
+def adaptive_parts(task: Task, static: Parts, trace: RoutingTrace, hits: dict[int, Floats]) -> Parts:
+    """Slots of each layer on an accelerator hold the experts that were used last, and none is pinned."""
     parts = list(static)
     for index, number in enumerate(trace.layers):
         menu = static[number + 1]
-        kept = menu if pins else menu.take(menu.hot + menu.warm == 0)
-        found = [_with_slots(task, number, pinned, table[index]) for pinned, table in tables.items()]
-        parts[number + 1] = Menu.join([kept, *found])
+        without = menu.take(menu.hot + menu.warm == 0)
+        parts[number + 1] = Menu.join([without, _with_slots(task, number, 0, hits[0][index])])
+    return parts
+
+
+def tail_parts(task: Task, static: Parts, trace: RoutingTrace, hits: dict[int, Floats]) -> Parts:
+    """The static ways, and after them those in which slots for the experts that were used last follow pinned ones."""
+    parts = list(static)
+    for index, number in enumerate(trace.layers):
+        found = [_with_slots(task, number, pinned, table[index]) for pinned, table in hits.items() if pinned]
+        parts[number + 1] = Menu.join([static[number + 1], *found])
     return parts
 
 
@@ -98,7 +113,7 @@ def _with_slots(task: Task, number: int, pinned: int, hits: Floats) -> Menu:
         menu_of(
             task,
             layer,
-            np.interp(alike, np.arange(len(held)), cost.expert_curve(number, dense, card, task.traffic))
+            np.interp(alike, np.arange(len(held)), task.curve(number, dense, card, CPU))
             + moved / read / 1e6,
             dense,
             first=card,
