@@ -43,8 +43,11 @@ class Answer:
     prices: Floats
 
 
-def assign(links: Links, enough: float, work: int = WORK, known: Known | None = None) -> Answer:
-    """enough: a relative gap that is not worth the time to close. work: of a search, as in `search`."""
+def assign(
+    links: Links, enough: float, work: int = WORK, known: Known | None = None, matters: float = np.inf
+) -> Answer:
+    """enough: a relative gap that is not worth the time to close. work: of a search, as in `search`. matters: a cost
+    above which there is no search."""
     prices = list(_spread(links.table)) if known is None else [known.prices, *(known.prices * each for each in (0.7, 1.4))]
     dual = highest_bound(links, prices)
     if dual is None:
@@ -57,6 +60,8 @@ def assign(links: Links, enough: float, work: int = WORK, known: Known | None = 
                 break
             best = _better(best, _filled(links, path, choices, dual.prices), below)
             below = below if best is None else best.cost
+    if bound >= matters:
+        return Answer(best, bound, dual.prices)
     if below > target and best is not None and len(links.hops) > 1:
         best = _better(best, _searched(links, best, dual.prices, work), below)
         below = best.cost

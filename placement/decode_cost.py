@@ -1,6 +1,6 @@
 """The time of a decode step: every stream gets one token."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,13 +67,16 @@ class DecodeCost:
         layer = self._shape.layers[number]
         return self._machine.experts(layer, self._demands(number, streams), device, devices).at(resident)
 
-    def curves(self, number: int, dense: Sequence[int], device: int, rest: int, traffic: Traffic) -> Floats:
-        """float64 [dense, experts + 1]: layer_ms with the dense part on each of some devices, the 0 .. all hottest
-        experts on `device` and the others on `rest`."""
-        layer, machine, tokens = self._shape.layers[number], self._machine, traffic.streams
+    def curves(
+        self, number: int, dense: Sequence[int], pairs: Iterable[tuple[int, int]], traffic: Traffic
+    ) -> dict[tuple[int, int], Floats]:
+        """For each pair of devices, float64 [dense, experts + 1]: layer_ms with the dense part on each of some devices,
+        the 0 .. all hottest experts on the first of the pair and the others on the second."""
+        layer, machine, tokens, pairs = self._shape.layers[number], self._machine, traffic.streams, list(pairs)
         dense_ms = np.array([[self.dense_ms(number, each, traffic)] for each in dense])
         if not layer.num_experts:
-            return dense_ms
-        cost = machine.experts(layer, self._demands(number, tokens), rest, {device, rest})
-        hops = np.array([[machine.round_trip_ms(each, there, tokens) for there in (device, rest)] for each in dense])
-        return dense_ms + cost.curves(device, rest, hops)
+            return dict.fromkeys(pairs, dense_ms)
+        devices = {device for pair in pairs for device in pair}
+        cost = machine.experts(layer, self._demands(number, tokens), CPU, devices)
+        trips = {to: np.array([machine.round_trip_ms(each, to, tokens) for each in dense]) for to in devices}
+        return {pair: dense_ms + cost.curves(*pair, np.stack([trips[to] for to in pair], axis=1)) for pair in pairs}

@@ -73,29 +73,23 @@ class Links:
 
 
 def shortest_path(here: Floats, hops: Floats) -> Ints:
-    """The device of each part on the cheapest way through all; here: float64 [parts, devices]."""
-    if not hops.any():
-        return here.argmin(axis=1)
-    onward = (here + ahead(here, hops)).tolist()
-    ways = hops.tolist()
-    path = [int(np.argmin(onward[0]))]
-    for row in onward[1:]:
-        costs = [cost + hop for cost, hop in zip(row, ways[path[-1]], strict=True)]
-        path.append(costs.index(min(costs)))
-    return np.array(path)
+    """int64 [..., parts]: the device of each part on the cheapest way through all; here: float64 [..., parts, devices].
+    """
+    onward = here + ahead(here, hops)
+    path = np.empty(here.shape[:-1], dtype=np.int64)
+    path[..., 0] = onward[..., 0, :].argmin(axis=-1)
+    for part in range(1, path.shape[-1]):
+        path[..., part] = (onward[..., part, :] + hops[path[..., part - 1]]).argmin(axis=-1)
+    return path
 
 
 def ahead(here: Floats, hops: Floats) -> Floats:
-    """float64 [parts, devices]: what is still to come after a part that lies on a device, on the cheapest way."""
-    # Plain numbers: for so few devices they are faster than arrays.
-    ways = hops.tolist()
-    after = [0.0] * len(ways)
-    found = [after]
-    for row in here[:0:-1].tolist():
-        total = [cost + more for cost, more in zip(row, after, strict=True)]
-        after = [min([cost + hop for cost, hop in zip(total, way, strict=True)]) for way in ways]
-        found.append(after)
-    return np.array(found[::-1])
+    """As `here`: what is still to come after a part that lies on a device, on the cheapest way."""
+    after = np.zeros_like(here)
+    for part in range(here.shape[-2] - 1, 0, -1):
+        onward = here[..., part, :] + after[..., part, :]
+        after[..., part - 1, :] = (onward[..., None, :] + hops).min(axis=-1)
+    return after
 
 
 def detours(here: Floats, hops: Floats) -> Floats:

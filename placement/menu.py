@@ -16,7 +16,7 @@ from .touch import hottest
 PARTS = 16  # experts that are read from disk, or have slots, come in so many parts
 SPLIT = 4  # and those that are split between two accelerators
 FULL_CURVE = 1024  # options of a layer up to which each number of experts is one
-NONE = np.zeros(1, dtype=np.int64)  # of the experts
+NO_EXPERT = np.zeros(1, dtype=np.int64)  # the count of a way without any on an accelerator
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Task:
     traffic: Traffic
     budgets: tuple[int, ...]
     kv_positions: int
-    curves: dict[tuple[int, int, int], Floats] = field(default_factory=dict, repr=False)
+    curves: dict[int, dict[tuple[int, int], Floats]] = field(default_factory=dict, repr=False)
 
     @property
     def cards(self) -> range:
@@ -38,13 +38,13 @@ class Task:
     def devices(self) -> tuple[int, ...]:
         return (CPU, *self.cards)
 
-    def curve(self, number: int, dense: int, device: int, rest: int) -> Floats:
-        """float64 [experts + 1]: the time of a layer with its dense part, its 0 .. all hottest experts, and the others
-        on these devices."""
-        if (number, device, rest) not in self.curves:
-            made = self.cost.expert_curves(number, self.devices, device, rest, self.traffic)
-            self.curves[number, device, rest] = made
-        return self.curves[number, device, rest][self.devices.index(dense)]
+    def curve(self, number: int, way: "Way") -> Floats:
+        """float64 [experts + 1]: the time of a layer with 0 .. all of its hottest experts on the way's device."""
+        if number not in self.curves:
+            pairs = [*((card, CPU) for card in self.cards), *permutations(self.cards, 2)] or [(CPU, CPU)]
+            self.curves[number] = self.cost.expert_curves(number, self.devices, pairs, self.traffic)
+        device = 0 if self.cards and way.device == CPU else way.device  # with none there, it is the same
+        return self.curves[number][device, way.rest][self.devices.index(way.dense)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,33 +101,39 @@ class Way:
     counts: Ints
 
 
-def layer_menu(task: Task, number: int, *, disk: bool) -> Menu:
-    """All ways to lay out a layer: its dense part anywhere, its hottest experts on one accelerator, or all of them on
-    two. disk: experts may also be read from disk, in parts."""
-    layer = task.cost.shape.layers[number]
-    menu = menu_of_ways(task, number, list(_ways(task, layer, disk)))
-    return Menu.join([menu, *_from_disk(task, number, menu)]) if disk else menu
-
-
-def _ways(task: Task, layer: LayerShape, disk: bool) -> Iterator[Way]:
+def layer_ways(task: Task, layer: LayerShape, *, few: bool) -> list[Way]:
+    """Its dense part anywhere, its hottest experts on one accelerator, or all of them on two. few: not every number of
+    experts."""
     counts, parts = np.arange(1, layer.num_experts + 1), coarse(layer.num_experts, SPLIT)[:-1]
-    if disk or len(counts) * len(task.devices) * len(task.cards) > FULL_CURVE:
+    if few or len(counts) * len(task.devices) * len(task.cards) > FULL_CURVE:
         counts = coarse(layer.num_experts)
+    ways = []
     for dense in task.devices:
-        yield Way(dense, CPU, CPU, NONE)
+        ways.append(Way(dense, CPU, CPU, NO_EXPERT))
         if layer.num_experts:
-            yield from (Way(dense, card, CPU, counts) for card in task.cards)
-            yield from (Way(dense, first, second, parts) for first, second in permutations(task.cards, 2))
+            ways += [Way(dense, card, CPU, counts) for card in task.cards]
+            ways += [Way(dense, first, second, parts) for first, second in permutations(task.cards, 2)]
+    return ways
 
 
-def menu_of_ways(task: Task, number: int, ways: Sequence[Way]) -> Menu:
-    layer, parts = task.cost.shape.layers[number], []
+def menu_of_ways(task: Task, layer: LayerShape, ways: Sequence[Way]) -> Menu:
+    """Without costs: all 0."""
+    parts = []
     for way in ways:
         warm = layer.num_experts - way.counts if way.rest != CPU else 0
-        curve = task.curve(number, way.dense, way.device, way.rest)
         columns = {"first": way.device, "hot": way.counts, "second": way.rest, "warm": warm}
-        parts.append(menu_of(task, layer, curve[way.counts], way.dense, **columns))
+        parts.append(menu_of(task, layer, np.zeros(len(way.counts)), way.dense, **columns))
     return Menu.join(parts)
+
+
+def cost_of_ways(task: Task, number: int, ways: Sequence[Way]) -> Floats:
+    """Of the options in that order, for a layer's number."""
+    return np.concatenate([task.curve(number, way)[way.counts] for way in ways])
+
+
+def with_disk(task: Task, number: int, menu: Menu) -> Menu:
+    """The options, and again with some of the experts that are on the CPU read from disk."""
+    return Menu.join([menu, *_from_disk(task, number, menu)])
 
 
 def coarse(count: int, parts: int = PARTS) -> Ints:

@@ -88,18 +88,17 @@ class Options:
         return Options(cost, self.size[rows, order], self.budgets, self.original[rows, order], self.scale)
 
 
-def tabulate(groups: Sequence[Costed], budgets: Ints) -> Options:
-    """The undominated options of all groups; those that are the same object are looked at once."""
-    made = {id(group): undominated(group.cost, group.size) for group in {id(group): group for group in groups}.values()}
-    kept = [made[id(group)] for group in groups]
-    length = max(1, *(len(which) for which in kept))
+def tabulate(groups: Sequence[Costed], budgets: Ints, kept: Sequence[Ints] | None = None) -> Options:
+    """All groups. kept: numbers of the options of each that are taken, all if not given."""
+    which = [np.arange(len(group.cost)) for group in groups] if kept is None else kept
+    length = max(1, *(len(each) for each in which))
     cost = np.full((len(groups), length), np.inf)
     size = np.zeros((len(groups), length, len(budgets)), dtype=np.int64)
     original = np.zeros((len(groups), length), dtype=np.int64)
-    for number, (group, which) in enumerate(zip(groups, kept, strict=True)):
-        cost[number, : len(which)] = group.cost[which]
-        size[number, : len(which)] = group.size[which]
-        original[number, : len(which)] = which
+    for number, (group, each) in enumerate(zip(groups, which, strict=True)):
+        cost[number, : len(each)] = group.cost[each]
+        size[number, : len(each)] = group.size[each]
+        original[number, : len(each)] = each
     largest = size.max(axis=1).sum(axis=0)
     return Options(cost, size, budgets, original, np.maximum(np.minimum(budgets, largest), 1).astype(np.float64))
 

@@ -8,7 +8,7 @@ import numpy as np
 from .assign import assign
 from .exchange import least_overrun
 from .links import NO_HOPS, Links
-from .options import Flags, Floats, Ints, Options, tabulate
+from .options import Flags, Floats, Ints, tabulate, undominated
 
 ENOUGH = 1e-9  # a relative gap that is rounding
 
@@ -55,7 +55,8 @@ def solve(groups: Sequence[Group], budgets: Sequence[int]) -> Solution:
     if not groups:
         return Solution(np.zeros(0, dtype=np.int64), 0.0, 0.0, np.zeros(len(limits)))
     binds = binding(groups, limits)
-    table = tabulate([Group(group.cost, group.size[:, binds]) for group in groups], limits[binds])
+    bound_by = [Group(group.cost, group.size[:, binds]) for group in groups]
+    table = tabulate(bound_by, limits[binds], [undominated(group.cost, group.size) for group in bound_by])
     fewest = np.argsort(np.isfinite(table.cost).sum(axis=1), kind="stable")  # first, so that states are few for long
     answer = assign(Links(table.take(fewest), NO_HOPS), ENOUGH)
     if answer.best is None:

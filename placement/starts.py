@@ -24,8 +24,7 @@ def starts(links: Links, dual: Dual) -> list[Start]:
     options = links.by_device(links.table.priced(dual.prices).argmin(axis=1))
     parts = np.arange(links.parts)
     found = list(_mixed(dual, links.parts))
-    for path in (shortest_path(least, links.hops) for least in leasts):
-        found.append(path * links.width + options[parts, path])
+    found += [path * links.width + options[parts, path] for path in shortest_path(leasts, links.hops)]
     paths, choices = np.divmod(np.array(found), links.width)
     first = np.sort(np.unique(paths, axis=0, return_index=True)[1])
     first = first[_fitting(links, paths[first])]
