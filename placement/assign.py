@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .dual import highest_bound
+from .dual import CLOSE, highest_bound
 from .exchange import improve, repair
 from .frontier import WORK, narrowed, search
 from .links import NO_HOPS, Links
@@ -13,6 +13,7 @@ from .options import Floats, Ints, Options
 from .starts import starts
 
 POWERS = range(-12, 5, 2)  # of 2: prices to begin with, of the steepest that there can be
+CLOSER = 0.03  # than what is enough the bound is to its limit
 TRIED = 6  # starts, those that may cost least
 
 
@@ -43,13 +44,10 @@ class Answer:
     prices: Floats
 
 
-def assign(
-    links: Links, enough: float, work: int = WORK, known: Known | None = None, matters: float = np.inf
-) -> Answer:
-    """enough: a relative gap that is not worth the time to close. work: of a search, as in `search`. matters: a cost
-    above which there is no search."""
+def assign(links: Links, enough: float, work: int = WORK, known: Known | None = None) -> Answer:
+    """enough: a relative gap that is not worth the time to close. work: of a search, as in `search`."""
     prices = list(_spread(links.table)) if known is None else [known.prices, *(known.prices * each for each in (0.7, 1.4))]
-    dual = highest_bound(links, prices)
+    dual = highest_bound(links, prices, max(CLOSE, CLOSER * enough))
     if dual is None:
         return Answer(None, np.inf, np.zeros(len(links.budgets)))
     best, below = None, np.inf if known is None else known.cost
@@ -60,8 +58,6 @@ def assign(
                 break
             best = _better(best, _filled(links, path, choices, dual.prices), below)
             below = below if best is None else best.cost
-    if bound >= matters:
-        return Answer(best, bound, dual.prices)
     if below > target and best is not None and len(links.hops) > 1:
         best = _better(best, _searched(links, best, dual.prices, work), below)
         below = best.cost

@@ -12,22 +12,20 @@ from .options import Flags, Floats, Ints, tabulate
 from .solve import Group, Solution, binding, solve
 
 ENOUGH = 3e-4  # a relative gap that is not worth the time to close
-WORK = 250_000  # of a search
+WORK = 150_000  # of a search
 
 
-def solve_chain(
-    task: Task, menus: list[Menu], known: Solution | None = None, matters: float = np.inf
-) -> Solution:
+def solve_chain(task: Task, menus: list[Menu], known: Solution | None = None) -> Solution:
     """An option of each part, in the order in which a step visits them; cost and bound count the hops between.
 
-    known: a solution of menus that began with the same options, which is improved on, or kept if it is as good. matters:
-    a time above which little effort is made. Raises Infeasible.
+    known: a solution of menus that began with the same options, which is improved on, or kept if it is as good. Raises
+    Infeasible.
     """
     limits = np.asarray(task.budgets, dtype=np.int64)
     groups = [Group(menu.cost, menu.size) for menu in menus]
     binds = binding(groups, limits)
     links, numbers = _links(menus, binds, limits, hop_table(task))
-    answer = assign(links, ENOUGH, WORK, None if known is None else Known(known.cost, known.prices[binds]), matters)
+    answer = assign(links, ENOUGH, WORK, None if known is None else Known(known.cost, known.prices[binds]))
     prices = np.zeros(len(limits))
     prices[binds] = answer.prices
     if answer.best is not None:

@@ -125,20 +125,20 @@ def _grow(states: States, core: Links, part: int) -> tuple[States, Ints, Ints]:
 def _distinct(states: States) -> Ints:
     """Numbers of the states that no other on their device beats, or where they are too many to compare, that no other
     equals."""
-    cost, used, at = states.cost, states.used, states.at
+    own = (np.flatnonzero(states.at == device) for device in np.unique(states.at))
+    kept = [which[_unbeaten(states.cost[which], states.used[which])] for which in own]
+    return np.sort(np.concatenate(kept)) if kept else np.zeros(0, dtype=np.int64)
+
+
+def _unbeaten(cost: Floats, used: Ints) -> Ints:
+    if used.shape[1] > 1 and len(cost) <= COMPARED:
+        return undominated(cost, used)
+    order = np.lexsort((cost, *used.T))
     if used.shape[1] == 1:
-        kept = []
-        for device in np.unique(at):
-            own = np.flatnonzero(at == device)
-            order = own[np.lexsort((cost[own], used[own, 0]))]
-            least = np.minimum.accumulate(cost[order])
-            kept.append(order[np.concatenate(([True], least[1:] < least[:-1]))])
-        return np.sort(np.concatenate(kept)) if kept else np.zeros(0, dtype=np.int64)
-    if len(cost) <= COMPARED:
-        return undominated(cost, np.column_stack((used, at, -at)))  # one device is never less than another
-    order = np.lexsort((cost, at, *used.T))
-    repeated = (used[order][1:] == used[order][:-1]).all(axis=1) & (at[order][1:] == at[order][:-1])
-    return np.sort(order[np.concatenate(([True], ~repeated))])
+        least = np.minimum.accumulate(cost[order])
+        return order[np.concatenate(([True], least[1:] < least[:-1]))]
+    repeated = (used[order][1:] == used[order][:-1]).all(axis=1)
+    return order[np.concatenate(([True], ~repeated))]
 
 
 def _options(core: Links, part: int) -> int:

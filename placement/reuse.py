@@ -44,10 +44,11 @@ def _depths(wanted: Ints, experts: int, pins: Sequence[int]) -> Ints:
     # Of a token's experts the last is the most recent.
     last[wanted, np.arange(1, tokens + 1)[:, None]] = np.arange(tokens * width).reshape(tokens, width)
     np.maximum.accumulate(last, axis=1, out=last)
+    count = np.uint8 if experts < 256 else np.uint16  # the smaller, the faster
     depths = np.zeros((len(pins), tokens, width), dtype=np.int64)
     for place in range(width):
         used = last[wanted[:, place], np.arange(tokens)]
         later = (last[:, :-1] > used).view(np.uint8)
-        above = np.add.reduceat(later, pins, axis=0, dtype=np.uint16)
-        depths[:, :, place] = above[::-1].cumsum(axis=0)[::-1]
+        above = np.add.reduceat(later, pins, axis=0, dtype=count)
+        depths[:, :, place] = above[::-1].cumsum(axis=0, dtype=np.int64)[::-1]
     return depths
