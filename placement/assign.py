@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .dual import CLOSE, highest_bound
+from .dual import highest_bound
 from .exchange import improve, repair
 from .frontier import WORK, narrowed, search
 from .links import NO_HOPS, Links
@@ -13,7 +13,7 @@ from .options import Floats, Ints, Options
 from .starts import starts
 
 POWERS = range(-12, 5, 2)  # of 2: prices to begin with, of the steepest that there can be
-CLOSER = 0.03  # than what is enough the bound is to its limit
+NEAR = (1.0, 0.7, 1.4)  # times known prices, to begin with
 TRIED = 6  # starts, those that may cost least
 
 
@@ -44,25 +44,35 @@ class Answer:
     prices: Floats
 
 
-def assign(links: Links, enough: float, work: int = WORK, known: Known | None = None) -> Answer:
-    """enough: a relative gap that is not worth the time to close. work: of a search, as in `search`."""
-    prices = list(_spread(links.table)) if known is None else [known.prices, *(known.prices * each for each in (0.7, 1.4))]
-    dual = highest_bound(links, prices, max(CLOSE, CLOSER * enough))
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """Relative gaps that are not worth the time to close: by another start; by a search. work: of a search, as in
+    `search`."""
+
+    enough: float
+    searched: float
+    work: int = WORK
+
+
+def assign(links: Links, effort: Effort, known: Known | None = None) -> Answer:
+    """known: kept where it is nearly as good as anything can be, else improved on."""
+    prices = list(_spread(links.table)) if known is None else [known.prices * factor for factor in NEAR]
+    dual = highest_bound(links, prices)
     if dual is None:
         return Answer(None, np.inf, np.zeros(len(links.budgets)))
-    best, below = None, np.inf if known is None else known.cost
-    bound, target = dual.bound, dual.bound + enough * abs(dual.bound)
+    best, bound = None, dual.bound
+    below, target = np.inf if known is None else known.cost, bound + effort.searched * abs(bound)
     if below > target:
         for floor, path, choices in starts(links, dual)[:TRIED]:
-            if below <= floor + enough * abs(floor):
+            if below <= floor + effort.enough * abs(floor):
                 break
             best = _better(best, _filled(links, path, choices, dual.prices), below)
             below = below if best is None else best.cost
     if below > target and best is not None and len(links.hops) > 1:
-        best = _better(best, _searched(links, best, dual.prices, work), below)
+        best = _better(best, _searched(links, best, dual.prices, effort.work), below)
         below = best.cost
     if below > target:
-        found, complete = search(links, dual.prices, dual.bound, below, work)
+        found, complete = search(links, dual.prices, bound, below, effort.work)
         best = _better(best, None if found is None else _assigned(links, *found), below)
         below = below if best is None else best.cost
         bound = below if complete else bound

@@ -4,15 +4,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from .assign import Known, assign
+from .assign import Effort, Known, assign
 from .links import Links
 from .machine import Machine
 from .menu import Menu, Task
 from .options import Flags, Floats, Ints, tabulate
 from .solve import Group, Solution, binding, solve
 
-ENOUGH = 3e-4  # a relative gap that is not worth the time to close
-WORK = 150_000  # of a search
+EFFORT = Effort(enough=3e-4, searched=1e-3, work=150_000)  # at most, for a plan in a second or two
 
 
 def solve_chain(task: Task, menus: list[Menu], known: Solution | None = None) -> Solution:
@@ -25,7 +24,7 @@ def solve_chain(task: Task, menus: list[Menu], known: Solution | None = None) ->
     groups = [Group(menu.cost, menu.size) for menu in menus]
     binds = binding(groups, limits)
     links, numbers = _links(menus, binds, limits, hop_table(task))
-    answer = assign(links, ENOUGH, WORK, None if known is None else Known(known.cost, known.prices[binds]))
+    answer = assign(links, EFFORT, None if known is None else Known(known.cost, known.prices[binds]))
     prices = np.zeros(len(limits))
     prices[binds] = answer.prices
     if answer.best is not None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .assign import assign
+from .assign import Effort, assign
 from .exchange import least_overrun
 from .links import NO_HOPS, Links
 from .options import Flags, Floats, Ints, tabulate, undominated
@@ -58,7 +58,7 @@ def solve(groups: Sequence[Group], budgets: Sequence[int]) -> Solution:
     bound_by = [Group(group.cost, group.size[:, binds]) for group in groups]
     table = tabulate(bound_by, limits[binds], [undominated(group.cost, group.size) for group in bound_by])
     fewest = np.argsort(np.isfinite(table.cost).sum(axis=1), kind="stable")  # first, so that states are few for long
-    answer = assign(Links(table.take(fewest), NO_HOPS), ENOUGH)
+    answer = assign(Links(table.take(fewest), NO_HOPS), Effort(ENOUGH, ENOUGH))
     if answer.best is None:
         overrun = np.zeros_like(limits)
         overrun[binds] = table.overrun(least_overrun(table))
