@@ -69,7 +69,7 @@ def assign(links: Links, effort: Effort, known: Known | None = None) -> Answer:
             best = _better(best, _filled(links, path, choices, dual.prices), below)
             below = below if best is None else best.cost
     if below > target and best is not None and len(links.hops) > 1:
-        best = _better(best, _searched(links, best, dual.prices, effort.work), below)
+        best = _better(best, _searched(links, best, dual.prices, effort.work), below) or best
         below = best.cost
     if below > target:
         found, complete = search(links, dual.prices, bound, below, effort.work)

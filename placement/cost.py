@@ -77,7 +77,8 @@ class CostModel:
 
     def expert_curve(self, layer: int, dense_device: int, device: int, traffic: Traffic) -> Floats:
         """float64 [num_experts + 1]: layer_ms with the 0 .. all hottest experts on `device`, the others on the CPU."""
-        return self.expert_curves(layer, (dense_device,), [(device, CPU)], traffic)[device, CPU][0]
+        curve: Floats = self.expert_curves(layer, (dense_device,), [(device, CPU)], traffic)[device, CPU][0]
+        return curve
 
     def expert_curves(
         self, layer: int, dense_devices: Sequence[int], pairs: Iterable[tuple[int, int]], traffic: Traffic

@@ -82,7 +82,10 @@ class ExpertCost:
 
     def curve(self, device: int, rest: int = CPU) -> Floats:
         """float64 [experts + 1]: mean time with the 0 .. all hottest experts on a card, the others on `rest`."""
-        return self.curves(device, rest, np.array([[self._branches[each].hop_ms for each in (device, rest)]]))[0]
+        curve: Floats = self.curves(device, rest, np.array([[self._branches[each].hop_ms for each in (device, rest)]]))[
+            0
+        ]
+        return curve
 
     def curves(self, device: int, rest: int, hops: Floats) -> Floats:
         """float64 [rows, experts + 1]: `curve` with other hops, which are float64 [rows, 2], of the card and of

@@ -12,10 +12,12 @@ COMPARED = 1024  # so many states are compared with one another where there is m
 ROUGHLY = 4  # as many states as may be kept are compared with one another
 BETTER = 1e-10  # relative
 
+Found = tuple[Ints, Ints] | None  # a path, and the options on it
+
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Choices of the first parts. cost: [states]; used: [states, budgets]; at: [states], the device of the last part."""
+    """Choices of the first parts. cost: [states]; used: [states, budgets]; at: [states], where the last part lies."""
 
     cost: Floats
     used: Ints
@@ -25,7 +27,9 @@ class States:
         return States(self.cost[which], self.used[which], self.at[which])
 
 
-def search(links: Links, prices: Floats, bound: float, upper: float, work: int = WORK) -> tuple[tuple[Ints, Ints] | None, bool]:
+def search(
+    links: Links, prices: Floats, bound: float, upper: float, work: int = WORK
+) -> tuple[tuple[Ints, Ints] | None, bool]:
     """(the path and the options there of the best choice that costs less than `upper`, None if none was found; whether
     all that could be better was looked at).
 

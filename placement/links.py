@@ -33,7 +33,7 @@ class Links:
     @property
     def width(self) -> int:
         """Options of a group."""
-        return self.table.cost.shape[1]
+        return int(self.table.cost.shape[1])
 
     def rows(self, path: Ints) -> Ints:
         """The groups of a path, which is the device of each part."""
@@ -73,11 +73,9 @@ class Links:
 
 
 def shortest_path(here: Floats, hops: Floats) -> Ints:
-    """int64 [..., parts]: the device of each part on the cheapest way through all; here: float64 [..., parts, devices].
-    """
+    """int64 [..., parts]: the device of each part on the cheapest way; here: float64 [..., parts, devices]."""
     onward = here + ahead(here, hops)
-    path = np.empty(here.shape[:-1], dtype=np.int64)
-    path[..., 0] = onward[..., 0, :].argmin(axis=-1)
+    path: Ints = onward.argmin(axis=-1)
     for part in range(1, path.shape[-1]):
         path[..., part] = (onward[..., part, :] + hops[path[..., part - 1]]).argmin(axis=-1)
     return path
@@ -95,4 +93,5 @@ def ahead(here: Floats, hops: Floats) -> Floats:
 def detours(here: Floats, hops: Floats) -> Floats:
     """float64 [parts, devices]: what the cheapest way by a part's device costs more than the cheapest way."""
     through = here + ahead(here, hops) + ahead(here[::-1], hops.T)[::-1]
-    return through - through[0].min()
+    more: Floats = through - through[0].min()
+    return more

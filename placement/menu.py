@@ -1,6 +1,6 @@
 """Menu: the ways in which one part of a model can lie on a machine, with what each costs and takes of the budgets."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import permutations
 
@@ -44,7 +44,8 @@ class Task:
             pairs = [*((card, CPU) for card in self.cards), *permutations(self.cards, 2)] or [(CPU, CPU)]
             self.curves[number] = self.cost.expert_curves(number, self.devices, pairs, self.traffic)
         device = 0 if self.cards and way.device == CPU else way.device  # with none there, it is the same
-        return self.curves[number][device, way.rest][self.devices.index(way.dense)]
+        curve: Floats = self.curves[number][device, way.rest][self.devices.index(way.dense)]
+        return curve
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ def menu_of_ways(task: Task, layer: LayerShape, ways: Sequence[Way]) -> Menu:
     parts = []
     for way in ways:
         warm = layer.num_experts - way.counts if way.rest != CPU else 0
-        columns = {"first": way.device, "hot": way.counts, "second": way.rest, "warm": warm}
+        columns: dict[str, int | Ints] = {"first": way.device, "hot": way.counts, "second": way.rest, "warm": warm}
         parts.append(menu_of(task, layer, np.zeros(len(way.counts)), way.dense, **columns))
     return Menu.join(parts)
 

@@ -127,8 +127,9 @@ class Slots:
         hit = [np.minimum(held[each] + hits[each][coarse(layer.num_experts - each)], held[-1]) for each in self._pinned]
         alike = np.interp(np.concatenate(hit), held, np.arange(len(held)))
         moved = (task.traffic.streams * (held[-1] - np.concatenate(hit)) * layer.expert_bytes).astype(np.int64)
+        brought, counts = moved / read / 1e6, np.arange(len(held))
         costs = [
-            np.interp(alike, np.arange(len(held)), task.curve(number, Way(dense, card, CPU, alike))) + moved / read / 1e6
+            np.interp(alike, counts, task.curve(number, Way(dense, card, CPU, counts))) + brought
             for dense in task.devices
             for card in task.cards
         ]
@@ -139,5 +140,5 @@ class Slots:
         hot = np.concatenate([each + count for each, count in zip(self._pinned, slots, strict=True)])
         for dense in self._task.devices:
             for card in self._task.cards:
-                columns = {"first": card, "hot": hot, "slots": np.concatenate(slots)}
+                columns: dict[str, int | Ints] = {"first": card, "hot": hot, "slots": np.concatenate(slots)}
                 yield menu_of(self._task, layer, np.zeros(len(hot)), dense, **columns)

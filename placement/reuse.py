@@ -36,8 +36,8 @@ def hits_beside_pins(
 
 
 def _depths(wanted: Ints, experts: int, pins: Sequence[int]) -> Ints:
-    """[pins, tokens, top_k]: how many experts, but so many hottest ones, were used after each that is wanted was; wanted:
-    [tokens, top_k], by rank of heat."""
+    """[pins, tokens, top_k]: how many experts, but so many hottest ones, were used after each that is wanted was.
+    wanted: [tokens, top_k], by rank of heat."""
     tokens, width = wanted.shape
     last = np.full((experts, tokens + 1), -experts, dtype=np.int32)  # when each was used before each token
     last[:, 0] = -1 - np.arange(experts)

@@ -49,15 +49,27 @@ def test_parts_that_are_alike_lie_together() -> None:
 
 
 def test_two_equal_cards_each_take_a_run_of_layers() -> None:
+    """So many that no search of all ways would find it: what the relaxed problem mixes is dealt out in runs."""
     shape = layer(0, 0)
     cost = CostModel(model(), machine(accelerator(hop_us=20), accelerator(hop_us=20)))
-    here = Task(cost, Traffic(), (4 * shape.dense_bytes, 4 * shape.dense_bytes, 1 << 40), 0)
-    saved = [0.5, 0.52, 0.51, 0.53, 0.54, 0.5, 0.52, 0.51]
+    here = Task(cost, Traffic(), (32 * shape.dense_bytes, 32 * shape.dense_bytes, 1 << 40), 0)
+    saved = [0.5, 0.52, 0.51, 0.53, 0.54, 0.5, 0.52, 0.51] * 8
     menus = [
         Menu.join([menu_of(here, shape, [1.0], CPU), *(menu_of(here, shape, [1 - each], card) for card in (0, 1))])
         for each in saved
     ]
     solution = solve_chain(here, menus)
     dense = [int(menu.dense[choice]) for menu, choice in zip(menus, solution.choices, strict=True)]
-    assert sorted(dense) == [0] * 4 + [1] * 4
+    assert sorted(dense) == [0] * 32 + [1] * 32
     assert sum(one != other for one, other in pairwise(dense)) == 1
+
+
+@pytest.mark.parametrize("fitting", [4, 7])
+def test_the_bound_counts_hops(fitting: int) -> None:
+    """The ends stay on the CPU, and all between that fit lie together: to the card and back costs two hops."""
+    here = task(hop_us=30, budget=fitting * layer(0, 0).dense_bytes)
+    ends, alike = part(here, 5.0, 1.0), part(here, 0.5, 1.0)
+    solution = solve_chain(here, [ends, *[alike] * 7, ends])
+    hops = hop_table(here)
+    assert solution.cost == pytest.approx(9 - fitting * 0.5 + hops[0, 1] + hops[1, 0])
+    assert solution.bound > 9 - fitting * 0.5 + (0.5 if fitting < 7 else 0.99) * (hops[0, 1] + hops[1, 0])
