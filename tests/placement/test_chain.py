@@ -4,6 +4,8 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
+from isotherm.placement import chain
+from isotherm.placement.assign import Effort
 from isotherm.placement.chain import hop_table, solve_chain, total_ms
 from isotherm.placement.cost import CostModel
 from isotherm.placement.menu import Menu, Task, menu_of
@@ -48,8 +50,9 @@ def test_parts_that_are_alike_lie_together() -> None:
     assert sum(one != other for one, other in pairwise(dense)) == 1
 
 
-def test_two_equal_cards_each_take_a_run_of_layers() -> None:
-    """So many that no search of all ways would find it: what the relaxed problem mixes is dealt out in runs."""
+def test_two_equal_cards_each_take_a_run_of_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a search, which finds it where parts are few: what the relaxed problem mixes is dealt out in runs."""
+    monkeypatch.setattr(chain, "EFFORT", Effort(enough=0.0, searched=1.0))
     shape = layer(0, 0)
     cost = CostModel(model(), machine(accelerator(hop_us=20), accelerator(hop_us=20)))
     here = Task(cost, Traffic(), (32 * shape.dense_bytes, 32 * shape.dense_bytes, 1 << 40), 0)
