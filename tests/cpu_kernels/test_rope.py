@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from isotherm.cpu_kernels import kv_reference, reference
-from isotherm.cpu_kernels.descriptor import N_TOKENS
+from isotherm.cpu_kernels.descriptor import N_LOGITS, N_TOKENS
 from isotherm.cpu_kernels.jit import kernel
 from isotherm.cpu_kernels.kv_layout import KV_KINDS, key_bytes, padded_head, part_bytes
 from isotherm.cpu_kernels.layout import KV_BLOCK
@@ -35,8 +35,8 @@ class Case:
             setattr(part, name, getattr(self, name)[chosen].copy())
         return part
 
-    def run(self, mode=NO_NORM, scale=1.0, kind="f32", threads=1):
-        """(q, cache) of the kernel."""
+    def run(self, mode=NO_NORM, scale=1.0, kind="f32", threads=1, wanted=None):
+        """(q, cache) of the kernel. wanted: int64, the tokens whose q matters; all if it is not given."""
         q, k, v = self.q.copy(), self.k.copy(), self.v.copy()
         _, kv_heads, head_dim = self.shape
         cache = np.zeros((BLOCKS, kv_heads, part_bytes(kind, head_dim)), np.uint8)
@@ -47,7 +47,9 @@ class Case:
         fields |= {"positions": self.positions, "slots": self.slots, "k_cache": cache}
         fields |= {"v_cache": cache.ctypes.data + key_bytes(kind, head_dim), "kv_kind": KV_KINDS[kind].number}
         fields |= {"block_bytes": cache.strides[0], "head_bytes": cache.strides[1]}
-        run_op(rope_store, FIELDS, fields, step={N_TOKENS: len(q)}, threads=threads)
+        fields |= {"count_slot": N_TOKENS if wanted is None else N_LOGITS, "rows": 0 if wanted is None else wanted}
+        step = {N_TOKENS: len(q), N_LOGITS: 0 if wanted is None else len(wanted)}
+        run_op(rope_store, FIELDS, fields, step=step, threads=threads)
         return q, cache
 
     def run_floats(self, mode=NO_NORM, scale=1.0):
@@ -89,6 +91,17 @@ def test_rope_store_is_its_definition(head_dim, mode):
     case = Case(5, head_dim=head_dim)
     for got, expected in zip(case.run_floats(mode, 0.25), case.expected(mode, 0.25), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("wanted", [[], [4], [1, 3, 6]])
+def test_of_tokens_that_do_not_matter_the_cache_is_written_and_q_is_left(wanted):
+    case = Case(7)
+    every, cache = case.run(NORM_EACH_HEAD, 0.25)
+    q, same_cache = case.run(NORM_EACH_HEAD, 0.25, wanted=np.array(wanted, np.int64))
+    np.testing.assert_array_equal(same_cache, cache)
+    np.testing.assert_array_equal(q[wanted], every[wanted])
+    others = np.setdiff1d(np.arange(7), wanted)
+    np.testing.assert_array_equal(q[others], case.q[others])
 
 
 @pytest.mark.parametrize("rotary_dim", [2, 8, 12, 32, 34])
