@@ -15,8 +15,8 @@ def exp2(x: Tensor) -> Tensor:
     x = torch.where(x < _COLDEST, _COLDEST, x)
     shifted = x + _MAGIC
     part = (x - (shifted - _MAGIC)).double()
-    y = torch.full_like(x, _COEFFICIENTS[0])
-    for coefficient in torch.tensor(_COEFFICIENTS[1:]).tolist():  # each the nearest float32
+    y, *others = torch.tensor(_COEFFICIENTS, device=x.device)
+    for coefficient in others:
         y = add(y * part, coefficient)
     power = y.view(torch.int32) + (shifted.view(torch.int32) << 23)
     return torch.where(torch.isfinite(x), power.view(torch.float32), torch.nan)
