@@ -14,7 +14,7 @@ from .kv import view
 from .scores import open_queries
 from .softmax import attend_segment, first_seen, merge_part, open_part, outputs
 
-_ROWS = 64  # of a tile: tokens times the heads that share a KV head
+_ROWS = 32  # of a tile: tokens times the heads that share a KV head; with more, eight warps have too few registers
 
 
 @kernel
