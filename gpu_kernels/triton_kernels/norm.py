@@ -16,7 +16,7 @@ def norm_factor(x, n, eps):
         value = tl.load(x + start + lane, mask=start + lane < n, other=0.0)
         sums = tl.fma(value, value, sums)
     total = tl.sum(sum_lanes(fold(tl.reshape(sums, (1, 64)), 1), 1), axis=0)
-    mean = tl.div_rn(total, n.to(tl.float32))
+    mean = tl.div_rn(total, tl.cast(n, tl.float32))
     return tl.div_rn(1.0, tl.sqrt_rn(mean + eps))
 
 

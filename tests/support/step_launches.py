@@ -2,6 +2,7 @@
 
 import torch
 import triton.language as tl
+from isotherm.cpu_kernels.kv_layout import KV_KINDS
 from isotherm.gpu_kernels.kernels import Kernels, Routing, Sequences
 from isotherm.gpu_kernels.triton_kernels import triton_kernels
 from isotherm.gpu_kernels.triton_kernels.jit import EXACT, kernel
@@ -32,13 +33,11 @@ def launch() -> None:
         kernels.rms_norm(torch.zeros(1, 512), torch.zeros(512), 1e-6, empty_record(1, 512, forms), count)
     for mode in range(3):
         launch_rotation(kernels, mode)
-    for kind, tokens in (("int16", 1), ("int16", 40), ("int8", 1), ("f16", 1), ("bf16", 40), ("f32", 1)):
-        q, k, cache = (
-            torch.zeros(tokens, 8 * HEAD_DIM),
-            torch.zeros(1, HEAD_DIM),
-            empty_cache(kind, 1, BLOCKS, HEAD_DIM),
-        )
-        kernels.store(k, k, cache, sequences(1), count)
+    k = torch.zeros(1, HEAD_DIM)
+    for kind in KV_KINDS:
+        kernels.store(k, k, empty_cache(kind, 1, BLOCKS, HEAD_DIM), sequences(1), count)
+    for kind, tokens in (("int16", 1), ("int16", 40), ("int8", 1), ("bf16", 1)):
+        q, cache = torch.zeros(tokens, 8 * HEAD_DIM), empty_cache(kind, 1, BLOCKS, HEAD_DIM)
         kernels.attend(q, cache, heads_of(8, 1, HEAD_DIM), sequences(tokens), torch.zeros_like(q), count)
     for rule in ((False, True), (True, False)):
         weights = torch.zeros(1, 8)
