@@ -11,12 +11,28 @@ from .jit import kernel
 
 
 @kernel
-def codes_of(unit, number, lines, half: tl.constexpr, L: tl.constexpr, N: tl.constexpr):
-    """int8 [32, N]: the weights of half a span in units of their scales."""
+def words_of(unit, number, lines, half: tl.constexpr, L: tl.constexpr):
+    """The bits of half a span, as they lie in the low and in the high plane, for `codes_of`."""
     planes = unit + number * L.plane_bytes
-    stored = _plane(planes + L.low_at, lines, half, L.low, N)
+    low = _words(planes + L.low_at, lines, half, L.low)
+    return low, _words(planes + L.high_at, lines, half, L.high) if L.high else low
+
+
+@kernel
+def _words(plane, lines, half: tl.constexpr, BITS: tl.constexpr):
+    """int32 [BITS, N]: four columns of a row, with so many blocks of them as there is room for."""
+    away, lane, ok = lines
+    vector = 16 * (BITS * half + tl.arange(0, BITS))
+    at = plane.to(tl.pointer_type(tl.int32)) + (vector[:, None] + (away // 4 + lane)[None, :])
+    return tl.load(at, mask=ok[None, :], other=0)
+
+
+@kernel
+def codes_of(words, L: tl.constexpr, N: tl.constexpr):
+    """int8 [32, N]: the weights of half a span in units of their scales."""
+    stored = _codes(words[0], L.low, N)
     if L.high:
-        stored |= _plane(planes + L.high_at, lines, half, L.high, N) << L.low
+        stored |= _codes(words[1], L.high, N) << L.low
     if L.has_table:
         return _entry(stored, L)
     else:
@@ -24,16 +40,11 @@ def codes_of(unit, number, lines, half: tl.constexpr, L: tl.constexpr, N: tl.con
 
 
 @kernel
-def _plane(plane, lines, half: tl.constexpr, BITS: tl.constexpr, N: tl.constexpr):
-    """Bits of the codes, int32 [32, N]. A word is four columns of a row, with so many blocks of them as it has room
-    for: all is read once."""
-    away, lane, ok = lines
-    vector = 16 * (BITS * half + tl.arange(0, BITS))
-    at = plane.to(tl.pointer_type(tl.int32)) + (vector[:, None] + (away // 4 + lane)[None, :])
-    word = tl.load(at, mask=ok[None, :], other=0)
+def _codes(words, BITS: tl.constexpr, N: tl.constexpr):
+    """int32 [32, N]: the bits of every column."""
     column = tl.arange(0, 32 // BITS)
     shift = BITS * (column // 4) + 8 * (column % 4)
-    bits = (word[:, None, :] >> shift[None, :, None]) & (2**BITS - 1)
+    bits = (words[:, None, :] >> shift[None, :, None]) & (2**BITS - 1)
     return tl.reshape(bits, (32, N))
 
 
@@ -43,6 +54,21 @@ def _entry(code, L: tl.constexpr):
     low = tl.where((code & 4) != 0, L.table[1], L.table[0])
     high = tl.where((code & 4) != 0, L.table[3], L.table[2])
     return (tl.where((code & 8) != 0, high, low) >> (8 * (code & 3))).to(tl.int8)
+
+
+@kernel
+def levels_of(unit, number, lines, half: tl.constexpr, L: tl.constexpr):
+    """The scales of half a span, each with its minimum. One scale stands twice; without minima they mean nothing."""
+    PARTS: tl.constexpr = 32 // L.columns
+    first, last = (
+        scale_of(unit, number, lines, PARTS * half, L),
+        scale_of(unit, number, lines, PARTS * half + PARTS - 1, L),
+    )
+    if L.minima:
+        low = minimum_of(unit, number, lines, PARTS * half, L)
+        return first, low, last, minimum_of(unit, number, lines, PARTS * half + PARTS - 1, L)
+    else:
+        return first, first, last, last
 
 
 @kernel

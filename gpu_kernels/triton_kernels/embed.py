@@ -2,7 +2,7 @@
 
 import triton.language as tl
 
-from .codes import codes_of, minimum_of, scale_of
+from .codes import codes_of, minimum_of, scale_of, words_of
 from .floats import small_float
 from .jit import kernel
 
@@ -30,7 +30,7 @@ def _store_codes(unit, number, lines, columns, out, L: tl.constexpr):
     PARTS: tl.constexpr = 32 // L.columns
     column = tl.arange(0, 32)[:, None]
     for half in tl.static_range(2):
-        codes = codes_of(unit, number, lines, half, L, 1).to(tl.float32)
+        codes = codes_of(words_of(unit, number, lines, half, L), L, 1).to(tl.float32)
         for part in tl.static_range(PARTS):
             values = codes * scale_of(unit, number, lines, PARTS * half + part, L)[None, :]
             if L.minima:

@@ -99,7 +99,7 @@ class TritonKernels:
     ) -> None:
         """See `Kernels`."""
         tokens, layout = len(out), _layout(matrix)
-        block, lines = _block(tokens, layout), _lines(tokens)
+        block, lines = _block(tokens, layout), _lines(tokens, layout)
         grid = (_ceil(matrix.rows, lines), _ceil(tokens, block))
         linear_kernel[grid](
             _source(x, matrix), matrix.tiles, _size(matrix), out, out.stride(0), matrix.rows, bias, limit, count,
@@ -125,12 +125,13 @@ class TritonKernels:
 
     def down(self, inner: Record, bank: Matrix, groups: Groups, out: torch.Tensor, count: torch.Tensor) -> None:
         """See `Kernels`."""
-        lines = _lines(groups.block)
+        layout = _layout(bank)
+        lines = _lines(groups.block, layout)
         grid = (_ceil(bank.rows, lines), len(groups.slots))
         down_kernel[grid](
             _source(inner, bank), groups.top_k, bank.tiles, _slot_bytes(bank), _size(bank), groups.order, groups.slots,
             out, out.stride(0), bank.rows, count,
-            _layout(bank), M=groups.block, N=lines, num_warps=_warps(groups.block, lines), **EXACT,
+            layout, M=groups.block, N=lines, num_warps=_warps(groups.block, lines), **EXACT,
         )  # fmt: skip
 
     def combine(
@@ -163,9 +164,9 @@ def _block(tokens: int, layout: Layout) -> int:
     return _power(tokens) if tokens <= 4 else min(max(_power(tokens), 16), 64 if layout.form == "codes" else 32)
 
 
-def _lines(tokens: int) -> int:
-    """Rows of weights of a program."""
-    return ROWS if tokens == 1 else 2 * ROWS if tokens <= 4 else 4 * ROWS
+def _lines(tokens: int, layout: Layout) -> int:
+    """Rows of weights of a program: as many as there are registers for."""
+    return ROWS if tokens == 1 else 4 * ROWS if tokens > 4 and layout.form == "codes" else 2 * ROWS
 
 
 def _warps(tokens: int, lines: int) -> int:
