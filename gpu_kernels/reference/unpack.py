@@ -128,12 +128,11 @@ def _digits(lines: Tensor, bits: int) -> Tensor:
 
 def _plane(plane: Tensor, bits: int) -> Tensor:
     """A plane's bytes [tiles, spans, bytes] -> [tiles, spans, 16 blocks, 16 rows, 4 columns]."""
-    if bits == 8:
-        return plane.unflatten(2, (-1, ROWS, 4))
-    vectors = plane.unflatten(2, (-1, 1, ROWS, 4))
-    shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=plane.device)
-    codes: Tensor = vectors >> shifts[:, None, None] & 2**bits - 1
-    return codes.flatten(2, 3)
+    vectors = torch.unflatten(plane, 2, (-1, 1, ROWS, 4))
+    if bits < 8:
+        shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=plane.device)
+        vectors = vectors >> shifts[:, None, None] & 2**bits - 1
+    return vectors.flatten(2, 3)
 
 
 def _by_columns(vectors: Tensor) -> Tensor:

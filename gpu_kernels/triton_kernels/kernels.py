@@ -1,25 +1,44 @@
 """TritonKernels: the ops of `..kernels` as launches of Triton kernels on the current stream of a card."""
 
+from math import prod
 from typing import Any
 
 import torch
 
+from ..kernels import Heads, KvCache, Sequences
 from ..tensors import ROWS, SPAN, Groups, Matrix, Record
 from .align import align_kernel
 from .combine import combine_kernel
+from .decode_attention import attend_by_segments, parts_shape
 from .embed import embed_kernel
 from .experts import down_kernel, gate_up_kernel
 from .jit import EXACT
+from .kv import store
 from .layout import Layout, layout_of
 from .linear import linear_kernel
+from .norm import rms_norm_kernel
+from .prefill_attention import attend_by_tiles
 from .records import to_record_kernel
+from .rope import rotate
+from .route import route
+from .sampling import sample
 
 _COLUMNS = 1024  # of a program that adds up
 _PAIRS = 1024  # that `align` looks at in a turn
+_FEW = 16  # tokens whose attention is split over their contexts, since there are too few programs else
 
 
 class TritonKernels:
     """Sizes of launches depend on the tensors' shapes alone, so that they can be captured."""
+
+    rotate = staticmethod(rotate)
+    store = staticmethod(store)
+    route = staticmethod(route)
+    sample = staticmethod(sample)
+
+    def __init__(self) -> None:
+        # scratch of attention, by its size: a power of two, so that there are few. Captures hold it: none is replaced
+        self._parts: dict[tuple[torch.device, int], torch.Tensor] = {}
 
     def embed(self, tokens: torch.Tensor, matrix: Matrix, out: torch.Tensor, count: torch.Tensor) -> None:
         """See `Kernels`."""
@@ -43,6 +62,29 @@ class TritonKernels:
         rows, columns = x.shape
         spans = _ceil(columns, SPAN)
         to_record_kernel[(rows, _ceil(spans, 4))](x, x.stride(0), columns, _target(out), count, SPANS=4, **EXACT)
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float, out: Record, count: torch.Tensor) -> None:
+        """See `Kernels`."""
+        rows, columns = x.shape
+        rms_norm_kernel[(rows,)](x, x.stride(0), weight, columns, eps, _target(out), count, SPANS=8, **EXACT)
+
+    def attend(
+        self,
+        q: torch.Tensor,
+        cache: KvCache,
+        heads: Heads,
+        sequences: Sequences,
+        out: torch.Tensor,
+        count: torch.Tensor,
+    ) -> None:
+        """See `Kernels`."""
+        if len(q) > _FEW:
+            attend_by_tiles(q, cache, heads, sequences, out, count)
+            return
+        place = q.device, _power(prod(parts_shape(len(q), heads, sequences.tables.shape[1])))
+        if place not in self._parts:
+            self._parts[place] = torch.empty(place[1], device=q.device)
+        attend_by_segments(q, cache, heads, sequences, out, count, self._parts[place])
 
     def linear(
         self,
