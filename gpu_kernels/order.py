@@ -88,8 +88,8 @@ class Late:
         needs = self._needs(mark)
         more = self._random.random() < 0.5
         while self._done[mark.stream] < mark.count:
-            wanted = [name for name in STREAMS if self._queues[name] and (more or self._done[name] < needs[name])]
-            self._step(self._random.choice([name for name in wanted if self._ready(name)]))
+            ready = [name for name in STREAMS if self._ready(name, self._done[name] < needs[name], more)]
+            self._step(self._random.choice(ready))
 
     def forget(self) -> None:
         for name, queue in self._queues.items():
@@ -108,17 +108,20 @@ class Late:
             open_marks += [entry for entry in queued if isinstance(entry, Mark) and entry.order is self]
         return needs
 
-    def _ready(self, stream: StreamName) -> bool:
+    def _ready(self, stream: StreamName, needed: bool, more: bool) -> bool:
+        """Whether the next of the stream can be done. Another device's work is done only if it is needed."""
+        if not self._queues[stream] or not (needed or more):
+            return False
         head = self._queues[stream][0]
-        return not isinstance(head, Mark) or head.order is not self or head.count <= self._done[head.stream]
+        if not isinstance(head, Mark):
+            return True
+        return head.count <= self._done[head.stream] if head.order is self else needed
 
     def _step(self, stream: StreamName) -> None:
         """Do the next of the stream."""
         head = self._queues[stream][0]
         if isinstance(head, Mark) and head.order is not self:
-            head.order.finish(head)  # which may need some of ours, even this one
-            if not self._queues[stream] or self._queues[stream][0] is not head:
-                return
+            head.order.finish(head)
         self._queues[stream].popleft()
         self._done[stream] += 1
         if not isinstance(head, Mark):
