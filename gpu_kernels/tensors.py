@@ -84,9 +84,11 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Activations as a kind of weights reads them, one row a token or pair. plain: float32 [T, padded columns], or as
-    bfloat16 for a record "bf16"; or codes: int8 [T, padded columns] with scales float32 [T, spans of 64] ("q8"). The
-    other two are None. Padding is zero."""
+    """Activations as kinds of weights read them, one row a token or pair; forms that no reader wants are None.
+
+    plain: float32 [T, padded columns], which a kind with the record "bf16" rounds as it reads it; or bfloat16, if none
+    wants more. codes: int8 [T, padded columns] with scales: float32 [T, spans of 64] ("q8"). Padding is zero.
+    """
 
     plain: torch.Tensor | None = None
     codes: torch.Tensor | None = None
@@ -98,10 +100,18 @@ class Groups:
     """The pairs (token, choice) of a step that fall on experts which are here, by slot.
 
     order: int32 [padded]: pair numbers, those of a slot one after the other, each slot's run padded to whole blocks of
-    `block` by the number of pairs of the step (a sentinel); slots: int32 [padded / block], the slot of each block,
-    SENTINEL for blocks beyond the last. Sizes depend on the largest step alone, so a launch can be captured.
+    `block` by numbers that no pair of the step has; runs lie in any order. slots: int32 [padded / block], the slot of
+    each block, SENTINEL for blocks beyond the last. Sizes depend on the largest step alone (`most_blocks`), so a launch
+    can be captured. top_k: choices of a token; pair p is one of token p // top_k.
     """
 
     order: torch.Tensor
     slots: torch.Tensor
     block: int
+    top_k: int
+
+
+def most_blocks(pairs: int, slots: int, block: int) -> int:
+    """How many blocks `Groups` of so many pairs may need, however they fall on the slots."""
+    begun = min(pairs, slots)
+    return begun + (pairs - begun) // block

@@ -1,0 +1,20 @@
+"""The set of ops that this package has."""
+
+from .experts import align, combine, down, gate_up
+from .matrices import embed, linear
+from .records import rms_norm, to_record
+from .routing import route
+
+
+class TorchKernels:
+    """`Kernels` by torch, on any device; each op waits for what it computes."""
+
+    embed = staticmethod(embed)
+    rms_norm = staticmethod(rms_norm)
+    to_record = staticmethod(to_record)
+    linear = staticmethod(linear)
+    route = staticmethod(route)
+    align = staticmethod(align)
+    gate_up = staticmethod(gate_up)
+    down = staticmethod(down)
+    combine = staticmethod(combine)
