@@ -1,6 +1,6 @@
 """Acceleration: the accelerators that a model is run on, and the executor that uses them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,22 +12,27 @@ from ..gpu_kernels.device import Accelerator
 from ..gpu_kernels.kernels import Kernels
 from ..placement.placed import Placement
 from .cpu_ops import CpuOps
-from .hybrid_executor import HybridExecutor, Note
+from .host_cost import HostCost
+from .hybrid_executor import HybridExecutor
 from .pack import PackedWeights
-from .residency import Residency
 from .spec import ModelSpec
 from .step_inputs import StepInputs
+
+Note = Callable[[str, str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceleration:
-    """accelerators: at least one, known by their number; kernels: of each; placement: what lies where at first;
-    note: see `HybridExecutor`."""
+    """accelerators: at least one, known by their number; kernels: of each; placement: what lies where at first.
+
+    `note(name, detail)` is told what had to be given up; cost: how long the CPU should take, for a modelled clock.
+    """
 
     accelerators: Sequence[Accelerator]
     kernels: Sequence[Kernels]
     placement: Placement
     note: Note | None = None
+    cost: HostCost | None = None
 
     def memory(self, rows: int, row_bytes: int) -> NDArray[np.uint8]:
         """Zeroed memory of the host that copies reach without a detour: uint8 [rows, row_bytes]."""
@@ -38,5 +43,4 @@ class Acceleration:
         self, spec: ModelSpec, weights: PackedWeights, ops: CpuOps, inputs: StepInputs, team: Team
     ) -> HybridExecutor:
         """Raises DeviceFullError where the placement does not fit, before a weight is read."""
-        residency = Residency(weights, spec.num_layers, self.accelerators)
-        return HybridExecutor(spec, weights, ops, inputs, team, residency, self.kernels, self.placement, self.note)
+        return HybridExecutor(spec, weights, ops, inputs, team, self)

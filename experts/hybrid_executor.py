@@ -1,6 +1,6 @@
 """HybridExecutor: runs steps on a CPU with accelerators, between which experts may move."""
 
-from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -9,23 +9,26 @@ from ..cpu_kernels.descriptor import ENTRY
 from ..cpu_kernels.team import Team
 from ..gpu_kernels.device import DeviceLostError
 from ..gpu_kernels.kernels import Kernels
-from ..placement.placed import Placement
 from .cpu_ops import CpuOps
 from .decoder import record
 from .device_experts import DeviceExperts
 from .device_ops import DeviceOps
-from .hybrid_ops import HybridOps
+from .hybrid_ops import Devices, HybridOps
 from .pack import PackedWeights
 from .residency import Residency
+from .segment import HostClock
 from .spec import ModelSpec
 from .step_inputs import StepInputs
 
-Note = Callable[[str, str], None]
+if TYPE_CHECKING:  # it imports this
+    from .acceleration import Acceleration
 
 
 class HybridExecutor:
-    """An executor (see `executor.Executor`). residency: may be changed between steps. `note(name, detail)` is told what
-    had to be given up."""
+    """An executor (see `executor.Executor`). residency: may be changed between steps.
+
+    Raises DeviceFullError where the placement does not fit, before a weight is read.
+    """
 
     def __init__(
         self,
@@ -34,20 +37,17 @@ class HybridExecutor:
         ops: CpuOps,
         inputs: StepInputs,
         team: Team,
-        residency: Residency,
-        kernels: Sequence[Kernels],
-        placement: Placement,
-        note: Note | None = None,
+        acceleration: "Acceleration",
     ) -> None:
-        self.residency, self._placement = residency, placement
-        self._spec, self._ops, self._inputs, self._team, self._note = spec, ops, inputs, team, note
-        self._experts: dict[int, DeviceExperts] = {}
-        self._homes: dict[int, DeviceOps] = {}
+        self._placement, self._note, cost = acceleration.placement, acceleration.note, acceleration.cost
+        self.residency = Residency(weights, spec.num_layers, acceleration.accelerators)
+        self._spec, self._ops, self._inputs, self._team = spec, ops, inputs, team
+        self._devices = Devices(clock=HostClock(self.residency.accelerators[0], cost) if cost else None)
         try:
-            for number, one in enumerate(kernels):
+            for number, one in enumerate(acceleration.kernels):
                 self._take(number, one, weights)
-            residency.place(placement)
-            for home in self._homes.values():
+            self.residency.place(self._placement)
+            for home in self._devices.homes.values():
                 home.load()
         except BaseException:
             self.close()
@@ -62,7 +62,7 @@ class HybridExecutor:
         places = {"embed": placement.embed, "head": placement.head}
         ends = tuple(name for name, device in places.items() if device == number)
         if dense or ends:
-            self._homes[number] = DeviceOps(
+            self._devices.homes[number] = DeviceOps(
                 accelerator, kernels, spec, weights, self._inputs, self._ops.cache, dense, ends
             )
         guests = tuple(
@@ -72,18 +72,11 @@ class HybridExecutor:
         )
         if guests:
             tokens, normed = self._inputs.limits.tokens, self._ops.buffers.normed
-            self._experts[number] = DeviceExperts(accelerator, kernels, spec, weights, guests, tokens, normed)
+            self._devices.experts[number] = DeviceExperts(accelerator, kernels, spec, weights, guests, tokens, normed)
 
     def _record(self) -> None:
         hybrid = HybridOps(
-            self._spec,
-            self._ops,
-            self._inputs,
-            self._team,
-            self.residency,
-            self._placement,
-            self._experts,
-            self._homes,
+            self._spec, self._ops, self._inputs, self._team, self.residency, self._placement, self._devices
         )
         record(self._spec, hybrid)
         self._steps, self._segments, self._mixtures = hybrid.steps, hybrid.segments, hybrid.mixtures
@@ -109,7 +102,7 @@ class HybridExecutor:
 
     def _finish(self) -> None:
         """Fetch what accelerators have left of the step, and wait for them."""
-        for number, home in self._homes.items():
+        for number, home in self._devices.homes.items():
             home.accelerator.wait("from", home.accelerator.record("compute"))
             if number == self._placement.head and home.rows:
                 home.accelerator.copy(self._logits[: home.rows], home.buffers.logits[: home.rows], "from")
@@ -119,12 +112,12 @@ class HybridExecutor:
 
     def _give_up(self, error: DeviceLostError) -> None:
         """Do without the accelerators that failed. Raises the error if it is of none that can be done without."""
-        lost = [number for number in {*self._experts, *self._homes} if self._is_lost(number)]
-        if not lost or any(number in self._homes for number in lost):
+        lost = [number for number in {*self._devices.experts, *self._devices.homes} if self._is_lost(number)]
+        if not lost or any(number in self._devices.homes for number in lost):
             raise error
         for number in lost:
             self.residency.drop(number)
-            self._experts.pop(number).close()
+            self._devices.experts.pop(number).close()
         self._record()
         if self._note:
             self._note("accelerator_lost", f"{error}; the CPU computes its experts")
@@ -138,9 +131,9 @@ class HybridExecutor:
 
     def close(self) -> None:
         self.residency.close()
-        for experts in self._experts.values():
+        for experts in self._devices.experts.values():
             experts.close()
-        for home in self._homes.values():
+        for home in self._devices.homes.values():
             home.close()
-        self._experts.clear()
-        self._homes.clear()
+        self._devices.experts.clear()
+        self._devices.homes.clear()

@@ -4,8 +4,10 @@ What the CPU does is recorded into segments, each as long as nothing comes from 
 accelerators do is queued on them when its turn comes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,8 +22,9 @@ from .device_experts import DeviceExperts
 from .device_ops import DeviceOps
 from .handover import Handover
 from .home_mixture import HomeMixture
+from .host_cost import Part
 from .residency import Residency
-from .segment import Segment
+from .segment import HostClock, Segment
 from .spec import ModelSpec
 from .split_mixture import SplitMixture
 from .step_inputs import StepInputs
@@ -29,12 +32,18 @@ from .step_inputs import StepInputs
 Step = Callable[[], object]
 
 
-class HybridOps:
-    """Collects a step of the model (see `decoder.OpSet`) as `steps`, to be run one after the other.
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """By accelerator: `experts` computes experts of layers whose dense part is elsewhere, `homes` runs dense parts.
+    clock: what is told how long the CPU works, if somebody wants to know."""
 
-    experts: by accelerator, what computes experts of layers whose dense part is elsewhere; homes: what runs dense
-    parts.
-    """
+    experts: dict[int, DeviceExperts] = field(default_factory=dict)
+    homes: dict[int, DeviceOps] = field(default_factory=dict)
+    clock: HostClock | None = None
+
+
+class HybridOps:
+    """Collects a step of the model (see `decoder.OpSet`) as `steps`, to be run one after the other."""
 
     def __init__(
         self,
@@ -44,19 +53,20 @@ class HybridOps:
         team: Team,
         residency: Residency,
         placement: Placement,
-        experts: Mapping[int, DeviceExperts],
-        homes: Mapping[int, DeviceOps],
+        devices: Devices,
     ) -> None:
         self.steps: list[Step] = []
         self.segments: list[Segment] = []
         self.mixtures: list[HomeMixture] = []
         self._spec, self._cpu, self._inputs, self._team = spec, cpu, inputs, team
-        self._residency, self._placement, self._experts, self._homes = residency, placement, experts, homes
+        self._residency, self._placement = residency, placement
+        self._experts, self._homes, self._clock = devices.experts, devices.homes, devices.clock
         self._handover = Handover(cpu.buffers.x, inputs)
         self._at, self._narrowed = placement.embed, False
+        self._parts: list[Part] = []  # of the CPU's work since the last cut
         pairs = inputs.limits.tokens * (spec.routing.top_k if spec.routing else 0)
         self._shown: NDArray[np.int64] = np.zeros(pairs, np.int64)  # one for all layers: it is of the layer under way
-        self.steps += [home.begin for home in homes.values()]
+        self.steps += [home.begin for home in self._homes.values()]
 
     # -- the ops, in the order of `decoder.record`
     def embed(self) -> None:
@@ -95,6 +105,8 @@ class HybridOps:
 
     def output(self, layer: int) -> None:
         self._run("output", layer)
+        if self._at == CPU:
+            self._note("dense", layer)
 
     def route(self, layer: int) -> None:
         if self._at != CPU:
@@ -104,6 +116,7 @@ class HybridOps:
             self._flush()
         else:
             self._cpu.route(layer)
+            self._note("experts", layer, self._ids(layer))
 
     def feed_forward(self, layer: int, branch: str, *, together: bool) -> None:
         if self._at != CPU:
@@ -126,6 +139,7 @@ class HybridOps:
     def head(self) -> None:
         if self._at == CPU:
             self._cpu.head()
+            self._note("head")
             self._flush()
         else:
             self._queue(self._homes[self._at].head)
@@ -167,12 +181,27 @@ class HybridOps:
         self._cpu.group(layer, self._shown)
         self._cpu.feed_forward(layer, "experts", together=False)
         self._cpu.down(layer, "experts", few=0)
+        self._note("experts", layer, self._shown)
         segment, branch = self._cut(), self._cpu.buffers.branches["experts"]
         assert segment is not None
         outs = torch.from_numpy(branch.outs).view(torch.float32)
-        return ColdPairs(branch.routes, sum(self._spec.moe_layers[:layer]), outs, self._shown, segment)
+        return ColdPairs(branch.routes, self._choice(layer), outs, self._shown, segment)
 
     # -- helpers
+    def _choice(self, layer: int) -> int:
+        return sum(self._spec.moe_layers[:layer])
+
+    def _ids(self, layer: int) -> NDArray[np.int64]:
+        """Where the choices of all pairs are."""
+        ids: NDArray[np.int64] = self._cpu.buffers.branches["experts"].routes.ids[self._choice(layer)]
+        return ids
+
+    def _note(
+        self, what: Literal["dense", "experts", "head"], layer: int = 0, ids: NDArray[np.int64] | None = None
+    ) -> None:
+        """Part of what the CPU does until the next cut."""
+        self._parts.append(Part(what, layer, ids, self._narrowed))
+
     def _run(self, op: str, layer: int) -> None:
         if self._at == CPU:
             getattr(self._cpu, op)(layer)
@@ -200,7 +229,8 @@ class HybridOps:
         program = self._cpu.cut()
         if program is None:
             return None
-        segment = Segment(program, self._team, self._inputs.counts)
+        segment = Segment(program, self._team, self._inputs, tuple(self._parts), self._clock)
+        self._parts.clear()
         self.segments.append(segment)
         return segment
 
