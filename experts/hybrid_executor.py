@@ -1,0 +1,139 @@
+"""HybridExecutor: runs steps on a CPU with accelerators, between which experts may move."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ..cpu_kernels.descriptor import ENTRY
+from ..cpu_kernels.team import Team
+from ..gpu_kernels.device import DeviceLostError
+from ..gpu_kernels.kernels import Kernels
+from .cpu_ops import CpuOps
+from .decoder import record
+from .device_experts import DeviceExperts
+from .device_ops import DeviceOps
+from .hybrid_ops import Devices, HybridOps
+from .pack import PackedWeights
+from .residency import Residency
+from .segment import HostClock
+from .spec import ModelSpec
+from .step_inputs import StepInputs
+
+if TYPE_CHECKING:  # it imports this
+    from .acceleration import Acceleration
+
+
+class HybridExecutor:
+    """An executor (see `executor.Executor`). residency: may be changed between steps.
+
+    Raises DeviceFullError where the placement does not fit, before a weight is read.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: PackedWeights,
+        ops: CpuOps,
+        inputs: StepInputs,
+        team: Team,
+        acceleration: "Acceleration",
+    ) -> None:
+        self._placement, self._note, cost = acceleration.placement, acceleration.note, acceleration.cost
+        self.residency = Residency(weights, spec.num_layers, acceleration.accelerators)
+        self._spec, self._ops, self._inputs, self._team = spec, ops, inputs, team
+        self._devices = Devices(clock=HostClock(self.residency.accelerators[0], cost) if cost else None)
+        try:
+            for number, one in enumerate(acceleration.kernels):
+                self._take(number, one, weights)
+            self.residency.place(self._placement)
+            for home in self._devices.homes.values():
+                home.load()
+        except BaseException:
+            self.close()
+            raise
+        self._logits = torch.from_numpy(ops.buffers.logits)
+        self._record()
+
+    def _take(self, number: int, kernels: Kernels, weights: PackedWeights) -> None:
+        """Take the memory of an accelerator for what it has to do."""
+        placement, spec, accelerator = self._placement, self._spec, self.residency.accelerators[number]
+        dense = tuple(layer for layer, device in enumerate(placement.dense) if device == number)
+        places = {"embed": placement.embed, "head": placement.head}
+        ends = tuple(name for name, device in places.items() if device == number)
+        if dense or ends:
+            self._devices.homes[number] = DeviceOps(
+                accelerator, kernels, spec, weights, self._inputs, self._ops.cache, dense, ends
+            )
+        guests = tuple(
+            layer
+            for layer, experts in enumerate(placement.experts)
+            if placement.dense[layer] != number and np.any(experts == number)
+        )
+        if guests:
+            tokens, normed = self._inputs.limits.tokens, self._ops.buffers.normed
+            self._devices.experts[number] = DeviceExperts(accelerator, kernels, spec, weights, guests, tokens, normed)
+
+    def _record(self) -> None:
+        hybrid = HybridOps(
+            self._spec, self._ops, self._inputs, self._team, self.residency, self._placement, self._devices
+        )
+        record(self._spec, hybrid)
+        self._steps, self._segments, self._mixtures = hybrid.steps, hybrid.segments, hybrid.mixtures
+
+    @property
+    def num_ops(self) -> int:
+        return len(np.unique(np.concatenate([part.program.rows[0, :, ENTRY] for part in self._segments])))
+
+    def run(self) -> None:
+        """An accelerator that fails meanwhile is given up, and the step begins again without it.
+
+        Raises DeviceLostError if one fails that has dense parts of layers, and so a part of the KV cache.
+        """
+        while True:
+            try:
+                self.residency.settle()
+                for step in self._steps:
+                    step()
+                self._finish()
+                return
+            except DeviceLostError as error:
+                self._give_up(error)
+
+    def _finish(self) -> None:
+        """Fetch what accelerators have left of the step, and wait for them."""
+        for number, home in self._devices.homes.items():
+            home.accelerator.wait("from", home.accelerator.record("compute"))
+            if number == self._placement.head and home.rows:
+                home.accelerator.copy(self._logits[: home.rows], home.buffers.logits[: home.rows], "from")
+            home.accelerator.synchronise(home.accelerator.record("from"))
+        for mixture in self._mixtures:
+            mixture.take_choices()
+
+    def _give_up(self, error: DeviceLostError) -> None:
+        """Do without the accelerators that failed. Raises the error if it is of none that can be done without."""
+        lost = [number for number in {*self._devices.experts, *self._devices.homes} if self._is_lost(number)]
+        if not lost or any(number in self._devices.homes for number in lost):
+            raise error
+        for number in lost:
+            self.residency.drop(number)
+            self._devices.experts.pop(number).close()
+        self._record()
+        if self._note:
+            self._note("accelerator_lost", f"{error}; the CPU computes its experts")
+
+    def _is_lost(self, number: int) -> bool:
+        try:
+            self.residency.accelerators[number].synchronise()
+        except DeviceLostError:
+            return True
+        return False
+
+    def close(self) -> None:
+        self.residency.close()
+        for experts in self._devices.experts.values():
+            experts.close()
+        for home in self._devices.homes.values():
+            home.close()
+        self._devices.experts.clear()
+        self._devices.homes.clear()
