@@ -19,6 +19,17 @@ def test_rope_store_is_its_definition(head_dim, mode):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("wanted", [[], [4], [1, 3, 6]])
+def test_of_tokens_that_do_not_matter_the_cache_is_written_and_q_is_left(wanted):
+    case = Case(7)
+    every, cache = case.run(NORM_EACH_HEAD, 0.25)
+    q, same_cache = case.run(NORM_EACH_HEAD, 0.25, wanted=np.array(wanted, np.int64))
+    np.testing.assert_array_equal(same_cache, cache)
+    np.testing.assert_array_equal(q[wanted], every[wanted])
+    others = np.setdiff1d(np.arange(7), wanted)
+    np.testing.assert_array_equal(q[others], case.q[others])
+
+
 @pytest.mark.parametrize("rotary_dim", [2, 8, 12, 32, 34])
 def test_what_lies_beyond_the_rotary_part_is_left_as_it_is(rotary_dim):
     case = Case(3, head_dim=64, rotary_dim=rotary_dim)
