@@ -1,7 +1,7 @@
 """Acceleration: the accelerators that a model is run on, and the executor that uses them."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -21,16 +21,27 @@ from .step_inputs import StepInputs
 Note = Callable[[str, str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Experts that are brought to an accelerator for one step. above: by MoE layer, the tokens of a step above which
+    that pays (`placement.cost.CostModel.break_even`); slots: experts of each of the two banks."""
+
+    above: Mapping[int, int]
+    slots: int = 4
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceleration:
     """accelerators: at least one, known by their number; kernels: of each; placement: what lies where at first.
 
-    `note(name, detail)` is told what had to be given up; cost: how long the CPU should take, for a modelled clock.
+    streams: by accelerator, of layers whose dense part is there or on the CPU. `note(name, detail)` is told what had to
+    be given up; cost: how long the CPU should take, for a modelled clock.
     """
 
     accelerators: Sequence[Accelerator]
     kernels: Sequence[Kernels]
     placement: Placement
+    streams: Mapping[int, Stream] = field(default_factory=dict)
     note: Note | None = None
     cost: HostCost | None = None
 

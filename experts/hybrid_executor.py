@@ -1,14 +1,16 @@
 """HybridExecutor: runs steps on a CPU with accelerators, between which experts may move."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from ..cpu_kernels.descriptor import ENTRY
+from ..cpu_kernels.descriptor import ENTRY, N_TOKENS
 from ..cpu_kernels.team import Team
 from ..gpu_kernels.device import DeviceLostError
 from ..gpu_kernels.kernels import Kernels
+from ..placement.shape import CPU
 from .cpu_ops import CpuOps
 from .decoder import record
 from .device_experts import DeviceExperts
@@ -19,9 +21,10 @@ from .residency import Residency
 from .segment import HostClock
 from .spec import ModelSpec
 from .step_inputs import StepInputs
+from .streaming import Streaming
 
 if TYPE_CHECKING:  # it imports this
-    from .acceleration import Acceleration
+    from .acceleration import Acceleration, Stream
 
 
 class HybridExecutor:
@@ -45,7 +48,7 @@ class HybridExecutor:
         self._devices = Devices(clock=HostClock(self.residency.accelerators[0], cost) if cost else None)
         try:
             for number, one in enumerate(acceleration.kernels):
-                self._take(number, one, weights)
+                self._take(number, one, weights, acceleration.streams.get(number))
             self.residency.place(self._placement)
             for home in self._devices.homes.values():
                 home.load()
@@ -55,7 +58,7 @@ class HybridExecutor:
         self._logits = torch.from_numpy(ops.buffers.logits)
         self._record()
 
-    def _take(self, number: int, kernels: Kernels, weights: PackedWeights) -> None:
+    def _take(self, number: int, kernels: Kernels, weights: PackedWeights, stream: "Stream | None") -> None:
         """Take the memory of an accelerator for what it has to do."""
         placement, spec, accelerator = self._placement, self._spec, self.residency.accelerators[number]
         dense = tuple(layer for layer, device in enumerate(placement.dense) if device == number)
@@ -65,25 +68,35 @@ class HybridExecutor:
             self._devices.homes[number] = DeviceOps(
                 accelerator, kernels, spec, weights, self._inputs, self._ops.cache, dense, ends
             )
+        above = (
+            {layer: n for layer, n in stream.above.items() if placement.dense[layer] in (CPU, number)} if stream else {}
+        )
         guests = tuple(
             layer
             for layer, experts in enumerate(placement.experts)
-            if placement.dense[layer] != number and np.any(experts == number)
+            if placement.dense[layer] != number and (np.any(experts == number) or layer in above)
         )
+        if stream and above:
+            self._devices.streams[number] = Streaming(accelerator, weights, above, stream.slots)
         if guests:
             tokens, normed = self._inputs.limits.tokens, self._ops.buffers.normed
             self._devices.experts[number] = DeviceExperts(accelerator, kernels, spec, weights, guests, tokens, normed)
 
     def _record(self) -> None:
-        hybrid = HybridOps(
-            self._spec, self._ops, self._inputs, self._team, self.residency, self._placement, self._devices
-        )
-        record(self._spec, hybrid)
-        self._steps, self._segments, self._mixtures = hybrid.steps, hybrid.segments, hybrid.mixtures
+        """With streaming, layers of the CPU are cut into segments: only steps large enough for it are run so."""
+        streams = self._devices.streams.values()
+        self._small = self._recorded(replace(self._devices, streams={}))
+        self._large = self._recorded(self._devices) if streams else self._small
+        self._large_from = min((streaming.least for streaming in streams), default=0)
+
+    def _recorded(self, devices: Devices) -> HybridOps:
+        ops = HybridOps(self._spec, self._ops, self._inputs, self._team, self.residency, self._placement, devices)
+        record(self._spec, ops)
+        return ops
 
     @property
     def num_ops(self) -> int:
-        return len(np.unique(np.concatenate([part.program.rows[0, :, ENTRY] for part in self._segments])))
+        return len(np.unique(np.concatenate([part.program.rows[0, :, ENTRY] for part in self._small.segments])))
 
     def run(self) -> None:
         """An accelerator that fails meanwhile is given up, and the step begins again without it.
@@ -91,23 +104,24 @@ class HybridExecutor:
         Raises DeviceLostError if one fails that has dense parts of layers, and so a part of the KV cache.
         """
         while True:
+            ops = self._large if self._inputs.counts[N_TOKENS] >= self._large_from else self._small
             try:
                 self.residency.settle()
-                for step in self._steps:
+                for step in ops.steps:
                     step()
-                self._finish()
+                self._finish(ops)
                 return
             except DeviceLostError as error:
                 self._give_up(error)
 
-    def _finish(self) -> None:
+    def _finish(self, ops: HybridOps) -> None:
         """Fetch what accelerators have left of the step, and wait for them."""
         for number, home in self._devices.homes.items():
             home.accelerator.wait("from", home.accelerator.record("compute"))
             if number == self._placement.head and home.rows:
                 home.accelerator.copy(self._logits[: home.rows], home.buffers.logits[: home.rows], "from")
             home.accelerator.synchronise(home.accelerator.record("from"))
-        for mixture in self._mixtures:
+        for mixture in ops.mixtures:
             mixture.take_choices()
 
     def _give_up(self, error: DeviceLostError) -> None:
@@ -118,6 +132,8 @@ class HybridExecutor:
         for number in lost:
             self.residency.drop(number)
             self._devices.experts.pop(number).close()
+            if number in self._devices.streams:
+                self._devices.streams.pop(number).close()
         self._record()
         if self._note:
             self._note("accelerator_lost", f"{error}; the CPU computes its experts")
@@ -135,5 +151,8 @@ class HybridExecutor:
             experts.close()
         for home in self._devices.homes.values():
             home.close()
+        for streaming in self._devices.streams.values():
+            streaming.close()
         self._devices.experts.clear()
+        self._devices.streams.clear()
         self._devices.homes.clear()

@@ -28,6 +28,7 @@ from .segment import HostClock, Segment
 from .spec import ModelSpec
 from .split_mixture import SplitMixture
 from .step_inputs import StepInputs
+from .streaming import Streaming
 
 Step = Callable[[], object]
 
@@ -35,10 +36,12 @@ Step = Callable[[], object]
 @dataclass(frozen=True, slots=True)
 class Devices:
     """By accelerator: `experts` computes experts of layers whose dense part is elsewhere, `homes` runs dense parts.
-    clock: what is told how long the CPU works, if somebody wants to know."""
+    streams: what brings experts of the CPU there for a step. clock: what is told how long the CPU works, if somebody
+    wants to know."""
 
     experts: dict[int, DeviceExperts] = field(default_factory=dict)
     homes: dict[int, DeviceOps] = field(default_factory=dict)
+    streams: dict[int, Streaming] = field(default_factory=dict)
     clock: HostClock | None = None
 
 
@@ -60,7 +63,8 @@ class HybridOps:
         self.mixtures: list[HomeMixture] = []
         self._spec, self._cpu, self._inputs, self._team = spec, cpu, inputs, team
         self._residency, self._placement = residency, placement
-        self._experts, self._homes, self._clock = devices.experts, devices.homes, devices.clock
+        self._experts, self._homes = devices.experts, devices.homes
+        self._streams, self._clock = devices.streams, devices.clock
         self._handover = Handover(cpu.buffers.x, inputs)
         self._at, self._narrowed = placement.embed, False
         self._parts: list[Part] = []  # of the CPU's work since the last cut
@@ -111,7 +115,7 @@ class HybridOps:
     def route(self, layer: int) -> None:
         if self._at != CPU:
             self._run("route", layer)
-        elif self._residency.is_split(layer):
+        elif self._is_split(layer):
             self._cpu.choose(layer)
             self._flush()
         else:
@@ -122,14 +126,14 @@ class HybridOps:
         if self._at != CPU:
             if branch != "experts":
                 self._queue(partial(self._homes[self._at].feed_forward, layer, branch, together=together))
-        elif branch == "" or not self._residency.is_split(layer):
+        elif branch == "" or not self._is_split(layer):
             self._cpu.feed_forward(layer, branch, together=together)
         # Else it is run while accelerators are at work: see `_split`.
 
     def project_down(self, layer: int, branch: str) -> None:
         if branch == "experts" and self._at != CPU:
             self._mix_at(self._homes[self._at], layer)
-        elif branch == "experts" and self._residency.is_split(layer):
+        elif branch == "experts" and self._is_split(layer):
             self._split(layer)
         elif self._at == CPU:
             self._cpu.project_down(layer, branch)
@@ -150,7 +154,16 @@ class HybridOps:
         cold = self._cold(layer)
         if self._spec.shared_intermediate_size:
             self._cpu.feed_forward(layer, "shared", together=False)
-        mixture = SplitMixture(layer, cold, self._experts, self._residency, beside=self._cut(), narrowed=self._narrowed)
+        streaming = next(((device, one) for device, one in self._streams.items() if device in self._experts), None)
+        mixture = SplitMixture(
+            layer,
+            cold,
+            self._experts,
+            self._residency,
+            beside=self._cut(),
+            narrowed=self._narrowed,
+            streaming=streaming,
+        )
         self.steps.append(partial(mixture.run, self._inputs.counts))
         self._cpu.combine(layer, "experts", few=0)
 
@@ -167,6 +180,7 @@ class HybridOps:
             cold=cold,
             normed=normed,
             records=self._cut(),
+            streaming=self._streams.get(self._at),
         )
         self.mixtures.append(mixture)
         self.steps.append(mixture.run)
@@ -188,6 +202,12 @@ class HybridOps:
         return ColdPairs(branch.routes, self._choice(layer), outs, self._shown, segment)
 
     # -- helpers
+    def _is_split(self, layer: int) -> bool:
+        """Of the CPU: whether experts may be computed elsewhere."""
+        return self._residency.is_split(layer) or any(
+            streaming.covers(layer) for device, streaming in self._streams.items() if device in self._experts
+        )
+
     def _choice(self, layer: int) -> int:
         return sum(self._spec.moe_layers[:layer])
 
