@@ -1,8 +1,11 @@
 """The set of ops that this package has."""
 
+from .attention import attend
 from .experts import align, combine, down, gate_up
+from .kv import store
 from .matrices import embed, linear
 from .records import rms_norm, to_record
+from .rope import rotate
 from .routing import route
 
 
@@ -13,6 +16,9 @@ class TorchKernels:
     rms_norm = staticmethod(rms_norm)
     to_record = staticmethod(to_record)
     linear = staticmethod(linear)
+    rotate = staticmethod(rotate)
+    store = staticmethod(store)
+    attend = staticmethod(attend)
     route = staticmethod(route)
     align = staticmethod(align)
     gate_up = staticmethod(gate_up)
