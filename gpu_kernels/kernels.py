@@ -175,5 +175,7 @@ class Kernels(Protocol):
         uniform: torch.Tensor,
         out: torch.Tensor,
     ) -> None:
-        """A token for each row: out int64 [rows]. temperature 0 is greedy; uniform: float64 in [0, 1) that picks."""
+        """A token for each row: out int64 [rows], -1 for a row with a NaN or without a finite best. Each row has its
+        rules, as the daemon's sampler has them: temperature float32, 0 is greedy; top_k int64, 0 for all; top_p
+        float64; min_p float32. uniform: float64 in [0, 1) that picks."""
         ...

@@ -7,6 +7,7 @@ from .matrices import embed, linear
 from .records import rms_norm, to_record
 from .rope import rotate
 from .routing import route
+from .sampling import sample
 
 
 class TorchKernels:
@@ -24,3 +25,4 @@ class TorchKernels:
     gate_up = staticmethod(gate_up)
     down = staticmethod(down)
     combine = staticmethod(combine)
+    sample = staticmethod(sample)
