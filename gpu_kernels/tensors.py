@@ -100,9 +100,9 @@ class Groups:
     """The pairs (token, choice) of a step that fall on experts which are here, by slot.
 
     order: int32 [padded]: pair numbers, those of a slot one after the other, each slot's run padded to whole blocks of
-    `block` by the number of pairs of the step (a sentinel); slots: int32 [padded / block], the slot of each block,
-    SENTINEL for blocks beyond the last. Sizes depend on the largest step alone (`most_blocks`), so a launch can be
-    captured. top_k: choices of a token; pair p is one of token p // top_k.
+    `block` by numbers that no pair of the step has; runs lie in any order. slots: int32 [padded / block], the slot of
+    each block, SENTINEL for blocks beyond the last. Sizes depend on the largest step alone (`most_blocks`), so a launch
+    can be captured. top_k: choices of a token; pair p is one of token p // top_k.
     """
 
     order: torch.Tensor

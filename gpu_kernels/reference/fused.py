@@ -13,11 +13,17 @@ def add(product: Tensor, total: Tensor) -> Tensor:
     """product (float64, exact) + total (float32), rounded once to float32. What is subnormal may be rounded twice."""
     wide = product + total
     halves = (wide.view(torch.int64) & _BELOW) == _HALF
-    if halves.any():  # one in 2^29: the float64 lies between two float32, and knows no more on which side of the middle
-        back = wide - product
-        error = (product - (wide - back)) + (total - back)
-        wide = torch.where(halves & (error != 0), torch.nextafter(wide, error * torch.inf), wide)
+    if halves.any():  # in the middle of two float32; if it was rounded to that, it has to go back to its own side
+        terms = (term.expand_as(wide)[halves] for term in (product, total))
+        wide[halves] = _beside(wide[halves], *terms)
     return wide.float()
+
+
+def _beside(wide: Tensor, product: Tensor, total: Tensor) -> Tensor:
+    """Of sums in float64, the next ones in the direction of what is missing to the exact ones."""
+    back = wide - product
+    error = (product - (wide - back)) + (total - back)
+    return torch.where(error == 0, wide, torch.nextafter(wide, error * torch.inf))
 
 
 def fma(a: Tensor | float, b: Tensor, c: Tensor) -> Tensor:

@@ -122,14 +122,17 @@ _PARTS = {"bytes": _bytes, "nibbles": _nibbles, "sixes": _sixes, "split": _split
 def _digits(lines: Tensor, bits: int) -> Tensor:
     """Bytes [tiles, units, n, 16 rows] -> [tiles, units, n * 8 / bits, 16 rows], the lowest bits of a byte first."""
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=lines.device)
-    return (lines[:, :, :, None] >> shifts[:, None] & 2**bits - 1).flatten(2, 3)
+    digits: Tensor = lines[:, :, :, None] >> shifts[:, None] & 2**bits - 1
+    return digits.flatten(2, 3)
 
 
 def _plane(plane: Tensor, bits: int) -> Tensor:
     """A plane's bytes [tiles, spans, bytes] -> [tiles, spans, 16 blocks, 16 rows, 4 columns]."""
-    vectors = plane.unflatten(2, (-1, 1, ROWS, 4))
-    shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=plane.device)
-    return (vectors >> shifts[:, None, None] & 2**bits - 1).flatten(2, 3)
+    vectors = torch.unflatten(plane, 2, (-1, 1, ROWS, 4))
+    if bits < 8:
+        shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=plane.device)
+        vectors = vectors >> shifts[:, None, None] & 2**bits - 1
+    return vectors.flatten(2, 3)
 
 
 def _by_columns(vectors: Tensor) -> Tensor:
