@@ -23,7 +23,8 @@ class DeviceMemoryError(DeviceError):
 
 
 class DeviceLostError(DeviceError):
-    """A copy or kernel failed or did not end in time: what it should have written is unknown."""
+    """A copy or kernel failed or did not end in time: what was queued since the last synchronisation is unknown. The
+    device says so on each call, but for releasing memory, until it is reset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,11 @@ class Event(Protocol):
     """A point in a stream."""
 
     def is_done(self) -> bool:
-        """Whether all before it is done; never waits."""
+        """Whether all before it is done; never waits. Raises DeviceLostError if the device is known to have failed."""
+        ...
+
+    def since(self, earlier: "Event") -> float:
+        """Seconds of the device between an earlier event of it and this one. Both must be done: else DeviceError."""
         ...
 
 
@@ -63,11 +68,12 @@ class Accelerator(Protocol):
         ...
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Uninitialised memory of the device. Raises DeviceMemoryError beyond the budget."""
+        """Uninitialised memory of the device. Raises DeviceMemoryError beyond the budget, or where others took it."""
         ...
 
     def release(self, tensor: torch.Tensor) -> None:
-        """Take back what `empty` gave. Raises ValueError for anything else, or the second time."""
+        """Take back what `empty` gave: that tensor, no view of it. What was queued may still use it. Raises ValueError
+        for anything else, or the second time."""
         ...
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -79,7 +85,8 @@ class Accelerator(Protocol):
         ...
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, stream: StreamName) -> None:
-        """Queue a copy between host and device, or on the device. Both are contiguous and of the same bytes."""
+        """Queue a copy between host and device, or on the device. Both are contiguous and of the same bytes: else
+        ValueError. For host memory that is not of `pinned` the host waits until it is done."""
         ...
 
     def record(self, stream: StreamName) -> Event:
@@ -97,13 +104,21 @@ class Accelerator(Protocol):
 
     def capture(self, work: Callable[[], object]) -> Callable[[], object]:
         """What replays the launches of `work` at the cost of one, where the device has graphs; else `work` itself.
-        `work` must launch the same kernels on the same tensors each time, and neither allocate nor synchronise."""
+        `work` must launch the same kernels on the same tensors each time, on the compute stream, and neither
+        allocate, record, wait nor synchronise: else DeviceError. It is done once now, so what it writes must not matter
+        yet."""
         ...
 
     def host_work(self, seconds: float) -> AbstractContextManager[None]:
-        """The host computes meanwhile, for what should take so many seconds: a modelled clock goes on by that."""
+        """The host computes meanwhile, for what should take so many seconds: a modelled clock goes on by that. Devices
+        that were opened together share their host's clock: tell one of them."""
         ...
 
     def now(self) -> float:
         """Seconds on the device's clock, as the host sees it: wall time, or that of the model."""
+        ...
+
+    def reset(self) -> None:
+        """After a DeviceLostError: use the device again. What was queued is over; memory that it did not write to holds
+        what it held. Raises DeviceLostError if the device does not come back."""
         ...
