@@ -60,6 +60,9 @@ class Program:
         self._rows: list[list[int]] = []
         self._nodes: list[int] = []
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
     def add(self, op: str, *, node: int = 0, **fields: int | float) -> None:
         """Append an op, compiling its kernel on first use. Every field must be given; floats go by their bits.
 
@@ -74,7 +77,8 @@ class Program:
 
     def meet(self) -> None:
         """Let workers wait after the last op added until it is over: what follows reads what it wrote."""
-        self._rows[-1][BARRIER] = 1
+        for row in self._rows[-1:]:
+            row[BARRIER] = 1
 
     def freeze(self) -> "FrozenProgram":
         rows = np.zeros((len(self._rows), WIDTH), np.int64)

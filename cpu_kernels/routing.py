@@ -105,8 +105,10 @@ def _count(ids: int, pairs: int, num_experts: int, offsets: int, cursors: int) -
     for expert in range(num_experts + 1):
         write_i64(offsets + 8 * expert, 0)
     for pair in range(pairs):
-        at = offsets + 8 * (1 + (0 if ids == 0 else read_i64(ids + 8 * pair)))
-        write_i64(at, read_i64(at) + 1)
+        expert = 0 if ids == 0 else read_i64(ids + 8 * pair)
+        if expert < num_experts:
+            at = offsets + 8 * (1 + expert)
+            write_i64(at, read_i64(at) + 1)
     for expert in range(num_experts):
         start = read_i64(offsets + 8 * expert)
         write_i64(cursors + 8 * expert, start)
@@ -118,13 +120,17 @@ def group(d: Any, step: Any, worker: int) -> None:
     """Sort the pairs (token, choice) by expert, by token inside an expert. One item.
 
     ids 0: a single expert that takes every pair. `active` lists the experts that have pairs, `num_active` counts them.
+    A pair whose id is num_experts is somebody else's: it is left out, and its `position` is not touched.
     """
     if atomic_add(d[COUNTER], 1) != 0:
         return
     pairs, ids, cursors = step[d[COUNT_SLOT]] * d[TOP_K], d[IDS], d[ACTIVE]
     _count(ids, pairs, d[NUM_EXPERTS], d[OFFSETS], cursors)
     for pair in range(pairs):
-        cursor = cursors + 8 * (0 if ids == 0 else read_i64(ids + 8 * pair))
+        expert = 0 if ids == 0 else read_i64(ids + 8 * pair)
+        if expert >= d[NUM_EXPERTS]:
+            continue
+        cursor = cursors + 8 * expert
         place = read_i64(cursor)
         write_i64(cursor, place + 1)
         write_i64(d[ORDER] + 8 * place, pair)

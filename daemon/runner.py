@@ -1,18 +1,20 @@
 """The runner on the CPU: a model's recorded program, run over one StepPlan after another."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cpu_kernels.descriptor import ENTRY, N_TOKENS
+from ..cpu_kernels.descriptor import N_TOKENS
 from ..cpu_kernels.kv_layout import KvCache
 from ..cpu_kernels.layout import KV_BLOCK
 from ..cpu_kernels.seating import Seating
 from ..cpu_kernels.team import Team
 from ..experts.cpu_ops import CpuOps, check_spec
-from ..experts.decoder import record
+from ..experts.executor import CpuExecutor, Executor
 from ..experts.kv_store import KvStore, kv_block_bytes
+from ..experts.memory import aligned
 from ..experts.model import Model
 from ..experts.pack import PackedWeights, pack
 from ..experts.progress import Progress
@@ -26,13 +28,17 @@ from .pack_cache import PackCache
 from .step import StepPlan
 from .step_layout import StepLayout
 
+if TYPE_CHECKING:  # it imports torch, which a daemon without accelerators does not
+    from ..experts.acceleration import Acceleration
+
 __all__ = ["DecoderRunner", "kv_block_bytes", "load_runner", "load_weights"]
 
 _DEFAULT = Config()
 
 
 class DecoderRunner:
-    """A model on the CPU team (see `step.Runner`). Not thread-safe: one thread executes."""
+    """A model on the CPU team, and on accelerators if there are any (see `step.Runner`). Not thread-safe: one thread
+    executes."""
 
     block_size = KV_BLOCK
 
@@ -44,6 +50,7 @@ class DecoderRunner:
         limits: StepLimits,
         num_blocks: int,
         seating: Seating,
+        acceleration: "Acceleration | None" = None,
     ) -> None:
         self.vocab_size, self.num_blocks = spec.vocab_size, num_blocks
         self.max_step_tokens = limits.tokens
@@ -56,11 +63,21 @@ class DecoderRunner:
         self._layout = StepLayout(
             self._inputs, num_blocks=num_blocks, vocab_size=self.vocab_size, max_context=self.max_context
         )
-        self._ops = CpuOps(spec, weights, self._inputs, cache, seating.threads)
-        record(spec, self._ops)
-        self._program = self._ops.program()
+        memory = acceleration.memory if acceleration else aligned
+        self._ops = CpuOps(spec, weights, self._inputs, cache, seating.threads, memory)
         self._choices: dict[int, Choices] = {}  # by the number of tokens
         self.seating, self.team = seating, Team(seating)
+        try:
+            self.executor = self._executor(acceleration)
+        except BaseException:
+            self.team.close()
+            raise
+
+    def _executor(self, acceleration: "Acceleration | None") -> Executor:
+        parts = (self._ops, self._inputs, self.team)
+        if acceleration is None:
+            return CpuExecutor(self._spec, *parts)
+        return acceleration.executor(self._spec, self._weights, *parts)
 
     def execute(self, plan: StepPlan) -> NDArray[np.float32]:
         """Run one step; logits [chunks that sample, vocab_size], valid until the next call.
@@ -68,7 +85,7 @@ class DecoderRunner:
         Raises ValueError for a plan outside the runner's limits, before anything is written.
         """
         rows = self._layout.lay(plan)
-        self.team.run(self._program, self._inputs.counts)
+        self.executor.run()
         return self._ops.buffers.logits[:rows, : self.vocab_size]
 
     def choices(self) -> Choices | None:
@@ -95,10 +112,11 @@ class DecoderRunner:
     @property
     def num_ops(self) -> int:
         """How many different ops the program has."""
-        return len(np.unique(self._program.rows[..., ENTRY]))
+        return self.executor.num_ops
 
     def close(self) -> None:
         """Stop the workers. The runner cannot be used afterwards."""
+        self.executor.close()
         self.team.close()
 
 
@@ -138,9 +156,10 @@ def load_runner(
     max_running: int = 64,
     kv_cache: KvCache = _DEFAULT.kv_cache,
     weights: PackedWeights | None = None,
+    acceleration: "Acceleration | None" = None,
     progress: Progress | None = None,
 ) -> DecoderRunner:
-    """Record a model's program over its packed weights. Raises ModelError for what cannot be run.
+    """Record a model's program over its packed weights. Raises ModelError for what cannot be run or does not fit.
 
     weights: what `load_weights` gave for the same `threads`; without them they are packed now.
     """
@@ -149,7 +168,7 @@ def load_runner(
     cache = KvStore(model.spec, num_blocks, kv_cache)
     if progress:
         progress("compiling kernels", 0, 1)
-    runner = DecoderRunner(model.spec, weights, cache, limits, num_blocks, Seating.of(threads))
+    runner = DecoderRunner(model.spec, weights, cache, limits, num_blocks, Seating.of(threads), acceleration)
     if progress:
         progress("compiling kernels", 1, 1)
     return runner

@@ -1,5 +1,6 @@
 """The memory that ops on the CPU pass values in: one set for all layers, sized for the largest step."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,8 @@ from .memory import aligned
 from .spec import ModelSpec
 from .step_inputs import StepLimits
 
+Memory = Callable[[int, int], NDArray[np.uint8]]  # as `memory.aligned`
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -23,8 +26,8 @@ class Rows:
     columns: int
 
     @classmethod
-    def of(cls, rows: int, columns: int) -> "Rows":
-        return cls({record: aligned(rows, record_bytes(columns, record)) for record in RECORDS}, columns)
+    def of(cls, rows: int, columns: int, memory: Memory = aligned) -> "Rows":
+        return cls({record: memory(rows, record_bytes(columns, record)) for record in RECORDS}, columns)
 
     @property
     def plain(self) -> NDArray[np.uint8]:
@@ -73,18 +76,21 @@ class Branch:
 
 
 class Buffers:
-    """x is the residual stream; everything else is scratch between two ops. Rows are tokens, or pairs in a branch."""
+    """x is the residual stream; everything else is scratch between two ops. Rows are tokens, or pairs in a branch.
 
-    def __init__(self, spec: ModelSpec, limits: StepLimits, threads: int) -> None:
+    memory: gives what accelerators copy from or to: x, what is normed, and the outputs of experts.
+    """
+
+    def __init__(self, spec: ModelSpec, limits: StepLimits, threads: int, memory: Memory = aligned) -> None:
         tokens = limits.tokens
-        self.x = aligned(tokens, record_bytes(spec.hidden_size, "plain"))
-        self.normed = Rows.of(tokens, spec.hidden_size)
+        self.x = memory(tokens, record_bytes(spec.hidden_size, "plain"))
+        self.normed = Rows.of(tokens, spec.hidden_size, memory)
         self.q, self.k, self.v = (
             aligned(tokens, 4 * padded(size)) for size in (spec.q_size, spec.kv_size, spec.kv_size)
         )
         self.mixed = Rows.of(tokens, spec.q_size)
         self.logits = aligned(limits.sequences, 4 * padded(spec.vocab_size)).view(np.float32)
-        self.branches = _branches(spec, tokens)
+        self.branches = _branches(spec, tokens, memory)
         self.router_logits, self.gate_logits = (
             aligned(tokens, 4 * padded(n)) for n in (spec.routing.num_experts if spec.routing else 1, 1)
         )
@@ -97,7 +103,7 @@ class Buffers:
         self.finished = np.zeros(tokens * spec.num_kv_heads, np.int64)
 
 
-def _branches(spec: ModelSpec, tokens: int) -> dict[str, Branch]:
+def _branches(spec: ModelSpec, tokens: int, memory: Memory) -> dict[str, Branch]:
     one = Routes.of(tokens, 1, 1)
     branches = {}
     sizes = {"": (one, spec.intermediate_size), "shared": (one, spec.shared_intermediate_size)}
@@ -107,6 +113,6 @@ def _branches(spec: ModelSpec, tokens: int) -> dict[str, Branch]:
     for name, (routes, inner) in sizes.items():
         if inner:
             pairs = tokens * routes.top_k
-            outs = aligned(pairs, 4 * padded(spec.hidden_size))
+            outs = memory(pairs, 4 * padded(spec.hidden_size))
             branches[name] = Branch(routes, Rows.of(pairs, inner), outs)
     return branches

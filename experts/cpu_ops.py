@@ -14,9 +14,10 @@ from ..cpu_kernels.program import FrozenProgram, Program
 from ..cpu_kernels.rope import NO_NORM, NORM_ALL_HEADS, NORM_EACH_HEAD
 from ..cpu_kernels.rope import STEP as HEAD_STEP
 from ..cpu_kernels.routing import SOFTMAX_ALL, SOFTMAX_CHOSEN
-from .buffers import Buffers, Routes, Rows
+from .buffers import Buffers, Memory, Routes, Rows
 from .errors import UnsupportedModelError
 from .kv_store import KvStore
+from .memory import aligned
 from .pack import PackedMatrix, PackedWeights
 from .spec import ModelSpec, RopeSpec
 from .step_inputs import StepInputs
@@ -42,16 +43,22 @@ def check_spec(spec: ModelSpec) -> None:
 
 
 class CpuOps:
-    """Records the decoder's ops (see `decoder.OpSet`) for `threads` workers."""
+    """Records the decoder's ops (see `decoder.OpSet`) for `threads` workers. memory: see `Buffers`."""
 
     def __init__(
-        self, spec: ModelSpec, weights: PackedWeights, inputs: StepInputs, cache: KvStore, threads: int
+        self,
+        spec: ModelSpec,
+        weights: PackedWeights,
+        inputs: StepInputs,
+        cache: KvStore,
+        threads: int,
+        memory: Memory = aligned,
     ) -> None:
         self._spec, self._weights, self._inputs, self._cache, self._threads = spec, weights, inputs, cache, threads
         self._kernels = weights.kernels
         self._program = Program()
         self._keep: list[NDArray[np.generic]] = []  # tables whose addresses the program holds
-        self.buffers = Buffers(spec, inputs.limits, threads)
+        self.buffers = Buffers(spec, inputs.limits, threads, memory)
         self._cosines, self._sines = _turns(spec.rope, inputs.limits.positions)
         self._count_slot, self._rows = N_TOKENS, 0  # how many tokens matter, and where their rows are listed
 
@@ -143,6 +150,11 @@ class CpuOps:
         self._linear(role, self.buffers.mixed, self.buffers.x, bias=role + "_bias", add=True, taken=self._taken)
 
     def route(self, layer: int) -> None:
+        self.choose(layer)
+        self.group(layer)
+
+    def choose(self, layer: int) -> None:
+        """Choose experts: ids and weights per token, not yet the tokens of each expert."""
         spec, here, routes = self._spec.routing, f"layers.{layer}.", self.buffers.branches["experts"].routes
         assert spec is not None
         if self._spec.shared_gate:
@@ -156,11 +168,12 @@ class CpuOps:
             weights=routes.weights[self._choice(layer)].ctypes.data,
         )  # fmt: skip
         self._program.meet()
-        self.group(layer)
 
-    def group(self, layer: int) -> None:
-        """Find the tokens of each expert from the choices that the routes of an MoE layer hold already."""
-        self._group(self.buffers.branches["experts"].routes, self._choice(layer))
+    def group(self, layer: int, ids: NDArray[np.int64] | None = None) -> None:
+        """Find the tokens of each expert from the choices that the routes of an MoE layer hold already, or from `ids`,
+        where num_experts hides a pair."""
+        routes = self.buffers.branches["experts"].routes
+        self._group(routes, routes.ids[self._choice(layer)] if ids is None else ids)
 
     def feed_forward(self, layer: int, branch: str, *, together: bool) -> None:
         here, buffers = _prefix(layer, branch), self.buffers.branches[branch]
@@ -185,16 +198,15 @@ class CpuOps:
             self._program.meet()
 
     def project_down(self, layer: int, branch: str) -> None:
+        self.down(layer, branch)
+        self.combine(layer, branch)
+
+    def down(self, layer: int, branch: str, few: int = FEW_PAIRS) -> None:
+        """A branch's W_down inner; up to `few` pairs are also weighted and added to x, the others left to `combine`."""
         buffers, down = self.buffers.branches[branch], self._matrix(_prefix(layer, branch) + "down")
-        routes, gated = buffers.routes, branch == "shared" and self._spec.shared_gate
+        routes = buffers.routes
         x, x_stride = buffers.inner.read_by(down.kind)
         chunk = max(2, min(DOWN_TILES, down.tiles // (self._threads * _DOWN_CHUNKS)))
-        choices = {
-            "top_k": routes.top_k, "position": routes.position.ctypes.data, "n": self._spec.hidden_size,
-            "weights": routes.weights[self._choice(layer)].ctypes.data if branch == "experts" else 0,
-            "gate": self.buffers.gate_logits.ctypes.data if gated else 0,
-            "gate_stride": self.buffers.gate_logits.shape[1], "few": FEW_PAIRS, **self._taken,
-        }  # fmt: skip
         for shard in down.shards:
             self._program.add(
                 "expert_down", node=shard.node, x=x, x_stride=x_stride, product=self._kernels.product(down.kind),
@@ -203,16 +215,38 @@ class CpuOps:
                 chunk=chunk, **_rows("out", buffers.outs),
                 offsets=routes.offsets.ctypes.data, active=routes.active.ctypes.data,
                 num_active=routes.num_active.ctypes.data, **_rows("scratch", self.buffers.down_scratch),
-                **_rows("sum", self.buffers.x), **choices,
+                **_rows("sum", self.buffers.x), **self._choices(layer, branch, few),
             )  # fmt: skip
         self._program.meet()
-        self._program.add("combine", **_rows("x", self.buffers.x), **_rows("outs", buffers.outs), **choices)
+
+    def combine(self, layer: int, branch: str, few: int = FEW_PAIRS) -> None:
+        """x += the weighted outputs of a branch, of more than `few` pairs."""
+        outs = self.buffers.branches[branch].outs
+        self._program.add(
+            "combine", **_rows("x", self.buffers.x), **_rows("outs", outs), **self._choices(layer, branch, few)
+        )
         self._program.meet()
 
     def head(self) -> None:
         self._linear("head", self.buffers.normed, self.buffers.logits)
 
+    def cut(self) -> FrozenProgram | None:
+        """What was recorded since the last cut; None if that is nothing."""
+        program, self._program = self._program, Program()
+        return program.freeze() if program else None
+
     # -- helpers
+    def _choices(self, layer: int, branch: str, few: int) -> dict[str, int]:
+        """The fields that say how a branch's outputs are added up."""
+        routes = self.buffers.branches[branch].routes
+        gated = branch == "shared" and self._spec.shared_gate
+        return {
+            "top_k": routes.top_k, "position": routes.position.ctypes.data, "n": self._spec.hidden_size,
+            "weights": routes.weights[self._choice(layer)].ctypes.data if branch == "experts" else 0,
+            "gate": self.buffers.gate_logits.ctypes.data if gated else 0,
+            "gate_stride": self.buffers.gate_logits.shape[1], "few": few, **self._taken,
+        }  # fmt: skip
+
     @property
     def _taken(self) -> dict[str, int]:
         """The fields that say which rows of tokens an op takes, in buffers that have one for every token."""
@@ -256,10 +290,10 @@ class CpuOps:
         """The row of an MoE layer's choices."""
         return sum(self._spec.moe_layers[:layer])
 
-    def _group(self, routes: Routes, choice: int = 0) -> None:
-        ids = routes.ids[choice].ctypes.data if routes.num_experts > 1 else 0
+    def _group(self, routes: Routes, ids: NDArray[np.int64] | None = None) -> None:
+        """ids: of all pairs; None where one expert takes them all."""
         self._program.add(
-            "group", ids=ids, num_experts=routes.num_experts,
+            "group", ids=0 if ids is None else ids.ctypes.data, num_experts=routes.num_experts,
             top_k=routes.top_k, count_slot=self._count_slot, offsets=routes.offsets.ctypes.data,
             order=routes.order.ctypes.data, position=routes.position.ctypes.data, active=routes.active.ctypes.data,
             num_active=routes.num_active.ctypes.data,

@@ -3,7 +3,8 @@
 ModelError(ValueError)            the model cannot be served; the text names the file, the tensor and the remedy
 ├── CheckpointError               a file is broken: truncated, wrong magic, impossible sizes, a missing tensor
 ├── UnsupportedModelError         a sound file that asks for what is not implemented: architecture, format, rope scaling
-└── KernelError                   this machine computes the model wrongly, by whatever kernel
+├── KernelError                   this machine computes the model wrongly, by whatever kernel
+└── DeviceFullError               what shall lie on an accelerator does not fit into its memory
 """
 
 from pathlib import Path
@@ -29,3 +30,7 @@ class KernelError(ModelError):
             f"the start-up self-test failed: {fault}; delete the compiled kernels in {folder} and start again, and if "
             "that does not help, test this machine's memory"
         )
+
+
+class DeviceFullError(ModelError):
+    """An accelerator has too little memory for its part of a placement. Nothing was taken of it."""

@@ -1,0 +1,45 @@
+"""Executor: runs one step of a model that is laid out in the step's inputs; the plain one has it all on the CPU."""
+
+from typing import Protocol
+
+import numpy as np
+
+from ..cpu_kernels.descriptor import ENTRY
+from ..cpu_kernels.team import Team
+from .cpu_ops import CpuOps
+from .decoder import record
+from .spec import ModelSpec
+from .step_inputs import StepInputs
+
+
+class Executor(Protocol):
+    """Leaves logits and choices in the buffers of the CPU's ops, wherever they were computed."""
+
+    @property
+    def num_ops(self) -> int:
+        """How many different ops run on the CPU."""
+        ...
+
+    def run(self) -> None: ...
+
+    def close(self) -> None:
+        """Give back what it took of accelerators."""
+        ...
+
+
+class CpuExecutor:
+    """The whole model as one program of the CPU team."""
+
+    def __init__(self, spec: ModelSpec, ops: CpuOps, inputs: StepInputs, team: Team) -> None:
+        record(spec, ops)
+        self._program, self._inputs, self._team = ops.program(), inputs, team
+
+    @property
+    def num_ops(self) -> int:
+        return len(np.unique(self._program.rows[..., ENTRY]))
+
+    def run(self) -> None:
+        self._team.run(self._program, self._inputs.counts)
+
+    def close(self) -> None:
+        pass
