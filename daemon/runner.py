@@ -146,7 +146,7 @@ def load_weights(
     return weights
 
 
-def load_runner(
+def load_runner(  # noqa: PLR0913 (what a runner is made of; most have a default)
     model: Model,
     *,
     threads: int | Seating,

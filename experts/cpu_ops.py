@@ -73,6 +73,7 @@ class CpuOps:
 
     # -- the ops, in the order of `decoder.record`
     def embed(self) -> None:
+        self._count_slot, self._rows = N_TOKENS, 0
         matrix = self._weights.matrices["embed"]
         self._program.add(
             "embed", tokens=self._inputs.tokens.ctypes.data, reader=self._kernels.reader(matrix.kind), w=matrix.address,

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from ..cpu_kernels.layout import Record as Form
 from ..cpu_kernels.layout import KINDS, SPAN, padded
+from ..cpu_kernels.layout import Record as Form
 from ..gpu_kernels.device import Accelerator, DeviceMemoryError
 from ..gpu_kernels.tensors import Record
 from .errors import DeviceFullError

@@ -1,11 +1,12 @@
-"""HybridExecutor: runs steps on a CPU with accelerators, and moves experts between steps."""
+"""HybridExecutor: runs steps on a CPU with accelerators, between which experts may move."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ..cpu_kernels.descriptor import ENTRY
 from ..cpu_kernels.team import Team
+from ..gpu_kernels.device import DeviceLostError
 from ..gpu_kernels.kernels import Kernels
 from ..placement.placed import Placement
 from .cpu_ops import CpuOps
@@ -17,9 +18,12 @@ from .residency import Residency
 from .spec import ModelSpec
 from .step_inputs import StepInputs
 
+Note = Callable[[str, str], None]
+
 
 class HybridExecutor:
-    """An executor (see `executor.Executor`). residency: may be changed between steps."""
+    """An executor (see `executor.Executor`). residency: may be changed between steps. `note(name, detail)` is told what
+    had to be given up."""
 
     def __init__(
         self,
@@ -31,14 +35,14 @@ class HybridExecutor:
         residency: Residency,
         kernels: Sequence[Kernels],
         placement: Placement,
+        note: Note | None = None,
     ) -> None:
         self.residency = residency
+        self._spec, self._ops, self._inputs, self._team, self._note = spec, ops, inputs, team, note
         self._devices: dict[int, DeviceExperts] = {}
         try:
             for number, accelerator in enumerate(residency.accelerators):
-                layers = tuple(
-                    layer for layer, experts in enumerate(placement.experts) if np.any(experts == number)
-                )
+                layers = tuple(n for n, experts in enumerate(placement.experts) if np.any(experts == number))
                 if layers:
                     self._devices[number] = DeviceExperts(
                         accelerator, kernels[number], spec, weights, layers, inputs.limits.tokens, ops.buffers.normed
@@ -47,8 +51,11 @@ class HybridExecutor:
         except BaseException:
             self.close()
             raise
-        hybrid = HybridOps(spec, ops, inputs, team, residency, self._devices)
-        record(spec, hybrid)
+        self._record()
+
+    def _record(self) -> None:
+        hybrid = HybridOps(self._spec, self._ops, self._inputs, self._team, self.residency, self._devices)
+        record(self._spec, hybrid)
         self._steps, self._segments = hybrid.steps, hybrid.segments
 
     @property
@@ -56,9 +63,34 @@ class HybridExecutor:
         return len(np.unique(np.concatenate([part.program.rows[0, :, ENTRY] for part in self._segments])))
 
     def run(self) -> None:
-        self.residency.settle()
-        for step in self._steps:
-            step()
+        """An accelerator that fails meanwhile is given up, and the step begins again without it."""
+        while True:
+            try:
+                self.residency.settle()
+                for step in self._steps:
+                    step()
+                return
+            except DeviceLostError as error:
+                self._give_up(error)
+
+    def _give_up(self, error: DeviceLostError) -> None:
+        """Do without the accelerators that failed. Raises the error if it is of none of those that are used."""
+        lost = [number for number in self._devices if self._is_lost(number)]
+        if not lost:
+            raise error
+        for number in lost:
+            self.residency.drop(number)
+            self._devices.pop(number).close()
+        self._record()
+        if self._note:
+            self._note("accelerator_lost", f"{error}; the CPU computes its experts")
+
+    def _is_lost(self, number: int) -> bool:
+        try:
+            self.residency.accelerators[number].synchronise()
+        except DeviceLostError:
+            return True
+        return False
 
     def close(self) -> None:
         self.residency.close()

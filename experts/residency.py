@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..gpu_kernels.device import Accelerator, DeviceError, DeviceMemoryError, Event
 from ..gpu_kernels.tensors import SENTINEL
@@ -203,16 +202,19 @@ class Residency:
             for bank in banks.values() if contents else ():
                 check_contents(layer, bank, self._weights)
 
+    def drop(self, device: int) -> None:
+        """Give back all memory of an accelerator, which may have failed; the CPU computes its experts."""
+        self._arrivals = [arrival for arrival in self._arrivals if arrival.device != device]
+        for layer, where in enumerate(self.where):
+            where[where == device] = CPU
+            bank = self._banks.pop((layer, device), None)
+            if bank:
+                bank.release()
+
     def close(self) -> None:
         """Give all memory back."""
-        for accelerator in self.accelerators if self._arrivals else ():
-            accelerator.synchronise()
-        self._arrivals.clear()
-        for bank in self._banks.values():
-            bank.release()
-        self._banks.clear()
-        for where in self.where:
-            where[:] = CPU
+        for device in range(len(self.accelerators)):
+            self.drop(device)
 
 
 def _slots(placement: Placement, device: int) -> list[tuple[int, int]]:

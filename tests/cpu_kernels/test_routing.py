@@ -89,3 +89,22 @@ def test_without_ids_every_token_goes_to_the_one_expert():
     np.testing.assert_array_equal(order, range(5))
     np.testing.assert_array_equal(position, range(5))
     np.testing.assert_array_equal(active, [0])
+
+
+def test_hidden_pairs_are_left_out_and_their_places_not_touched():
+    rng = np.random.default_rng(0)
+    ids = np.stack([rng.permutation(6)[:3] for _ in range(20)]).astype(np.int64)
+    hidden = rng.random(ids.shape) < 0.4
+    offsets, order, position, active = grouped(np.where(hidden, 6, ids), 6)
+    expected = [(expert, pair) for expert in range(6) for pair in np.flatnonzero((ids == expert) & ~hidden)]
+    shown = np.flatnonzero(~hidden)
+    assert [int(pair) for pair in order[: len(shown)]] == [pair for _, pair in expected]
+    np.testing.assert_array_equal(np.diff(offsets), np.bincount([expert for expert, _ in expected], minlength=6))
+    np.testing.assert_array_equal(order[position[shown]], shown)
+    np.testing.assert_array_equal(position[hidden.ravel()], -1)
+    np.testing.assert_array_equal(active, np.unique(ids[~hidden]))
+
+
+def test_with_all_pairs_hidden_no_expert_is_active():
+    offsets, _, position, active = grouped(np.full((4, 2), 3, np.int64), 3)
+    assert not offsets.any() and not len(active) and (position == -1).all()
