@@ -19,6 +19,8 @@ _PATHS = (
     "GET /metrics",
     "GET /version",
     "GET /admin/status",
+    "GET /admin/placement",
+    "POST /admin/vram",
 )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from ..experts.acceleration import Acceleration
-from ..experts.hybrid_executor import Note
+from ..experts.hybrid_executor import HybridExecutor, Note
 from ..experts.outline import outline
 from ..experts.progress import Progress
 from ..gpu_kernels.device import Accelerator, DeviceError
@@ -21,12 +21,14 @@ from ..placement.ledger import RAM, device_name
 from ..placement.placed import Placement
 from ..placement.plan import Plan
 from ..placement.shape import ModelShape
+from .accelerator_keeper import AcceleratorKeeper
 from .calibrate import calibrate, kept_profile, this_machine
 from .config import Config, ConfigError
 from .events import EventLog
 from .machine import default_threads, free_memory
 from .memory import GIB, MemoryPlanError
 from .planning import PlanOptions, case_on, drafted, kinds_of
+from .runner import DecoderRunner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,11 @@ class Accelerated:
         """To serve with experts where `placement` says. note: is told what has to be given up."""
         kernels = [TorchKernels() for _ in self.devices]
         return Acceleration(accelerators=self.devices, kernels=kernels, placement=placement, note=note)
+
+    def keeper(self, runner: DecoderRunner, events: EventLog) -> AcceleratorKeeper:
+        """Of a runner that was made with `acceleration`."""
+        assert isinstance(runner.executor, HybridExecutor)
+        return AcceleratorKeeper(runner, runner.executor, self.plan, events)
 
 
 def accelerate(config: Config, path: Path, plan: Plan | None, events: EventLog, progress: Progress) -> Accelerated:

@@ -44,6 +44,8 @@ from .trace_keeper import TraceKeeper
 
 if TYPE_CHECKING:  # it imports torch, which a daemon without accelerators does not
     from .accelerated import Accelerated
+    from .accelerator_keeper import AcceleratorKeeper
+    from .accelerator_status import AcceleratorStatus
 
 
 def demo_model(progress: Progress) -> Path:
@@ -94,6 +96,7 @@ class Assembly:
     cache: PackCache | None
     keeper: TraceKeeper | None
     engine: Engine
+    accelerators: "AcceleratorStatus | None"
     tokenizer: Tokenizer
     chat_template: ChatTemplate
     throughput: Throughput
@@ -135,6 +138,7 @@ class Assembly:
                 "weight_bytes": self.runner.weight_bytes,
                 "kv_bytes": self.kv_bytes,
             },
+            "accelerators": self.accelerators.show() if self.accelerators else None,
             "pack_cache": self.cache.status() if self.cache else None,
             "kv": {
                 "format": self.config.kv_cache,
@@ -201,13 +205,23 @@ def assemble(config: Config, progress: Progress) -> Assembly:
     )
     recorder = RoutingRecorder(model, runner) if model.spec.routing else None
     limits = QueueLimits(max_queued=config.max_queued, max_queued_tokens=config.max_queued_tokens)
+    accelerators = accelerated.keeper(runner, events) if accelerated else None
+    engine = Engine(
+        runner,
+        make_scheduler(runner, config),
+        limits,
+        events=events,
+        recorder=recorder,
+        attendants=[accelerators] if accelerators else [],
+    )
     return Assembly(
         config=config,
         model=model,
         runner=runner,
         cache=cache,
         keeper=TraceKeeper(recorder, routing_file(recorder.fingerprint), events) if recorder else None,
-        engine=Engine(runner, make_scheduler(runner, config), limits, events=events, recorder=recorder),
+        engine=engine,
+        accelerators=_shown(accelerated, accelerators, engine) if accelerated and accelerators else None,
         tokenizer=tokenizer,
         chat_template=template,
         throughput=Throughput(),
@@ -227,6 +241,14 @@ def _accelerated(
     from .accelerated import accelerate
 
     return accelerate(config, path, plan, events, progress)
+
+
+def _shown(accelerated: "Accelerated", keeper: "AcceleratorKeeper", engine: Engine) -> "AcceleratorStatus":
+    from .accelerator_metrics import AcceleratorMetrics
+    from .accelerator_status import AcceleratorStatus
+
+    engine.metrics.add(AcceleratorMetrics(keeper.stats, accelerated.plan))
+    return AcceleratorStatus(keeper, accelerated.plan, accelerated.cost)
 
 
 def seat(config: Config, topology: Topology, events: EventLog) -> Seating:
