@@ -12,7 +12,7 @@ from .descriptor import N_TOKENS, slots
 from .jit import kernel
 from .kv_write import write_key, write_value
 from .layout import KV_BLOCK
-from .memory import float_from_bits, read_i64
+from .memory import float_from_bits, read_i64, row_number
 from .norm import norm_factor
 from .simd import Emit, Value, f32, micro_kernel
 
@@ -20,10 +20,11 @@ FIELDS = (
     *("q", "q_stride", "k", "k_stride", "v", "v_stride", "q_norm", "k_norm", "norm_mode", "eps"),
     *("heads", "kv_heads", "head_dim", "rotary_dim", "cosines", "sines", "q_scale", "positions", "slots"),
     *("k_cache", "v_cache", "kv_kind", "block_bytes", "head_bytes", "clip"),
+    *("count_slot", "rows"),
 )
 (Q, Q_STRIDE, K, K_STRIDE, V, V_STRIDE, Q_NORM, K_NORM, NORM_MODE, EPS,
  HEADS, KV_HEADS, HEAD_DIM, ROTARY_DIM, COSINES, SINES, Q_SCALE, POSITIONS, SLOTS,
- K_CACHE, V_CACHE, KV_KIND, BLOCK_BYTES, HEAD_BYTES, CLIP) = slots(FIELDS)  # fmt: skip
+ K_CACHE, V_CACHE, KV_KIND, BLOCK_BYTES, HEAD_BYTES, CLIP, COUNT_SLOT, ROWS) = slots(FIELDS)  # fmt: skip
 NO_NORM, NORM_EACH_HEAD, NORM_ALL_HEADS = 0, 1, 2  # values of `norm_mode`
 STEP = 8  # every head_dim is a multiple of it
 f32x8 = ir.VectorType(f32, STEP)
@@ -102,6 +103,13 @@ def _norm_and_rotate(d: Any, row: int, heads: int, weight: int, position: int) -
 
 
 @kernel
+def _finish_query(d: Any, token: int) -> None:
+    q = d[Q] + token * d[Q_STRIDE]
+    _norm_and_rotate(d, q, d[HEADS], d[Q_NORM], read_i64(d[POSITIONS] + 8 * token))
+    _multiply(q, d[HEADS] * d[HEAD_DIM], float_from_bits(d[Q_SCALE]))
+
+
+@kernel
 def _store(d: Any, k: int, v: int, slot: int) -> None:
     """A token's k and v rows into the cache."""
     head_dim, offset = d[HEAD_DIM], slot % KV_BLOCK
@@ -116,16 +124,16 @@ def _store(d: Any, k: int, v: int, slot: int) -> None:
 def rope_store(d: Any, step: Any, worker: int) -> None:
     """q: norm, clip, rope, scale, in place. k: norm, clip, rope (in place), to the cache. v: to the cache.
 
-    Items: tokens. clip: limit of q and k after a norm over all heads; 0 for none.
+    Items: tokens. count_slot, rows: how many tokens matter, and which, if not all; of others q stays as it is. clip:
+    limit of q and k after a norm over all heads; 0 for none.
     """
-    count = step[N_TOKENS]
+    count, wanted = step[N_TOKENS], step[d[COUNT_SLOT]]
     while True:
         token = claim(d, step, worker, count)
         if token < 0:
             break
-        q, k = d[Q] + token * d[Q_STRIDE], d[K] + token * d[K_STRIDE]
-        position = read_i64(d[POSITIONS] + 8 * token)
-        _norm_and_rotate(d, q, d[HEADS], d[Q_NORM], position)
-        _multiply(q, d[HEADS] * d[HEAD_DIM], float_from_bits(d[Q_SCALE]))
-        _norm_and_rotate(d, k, d[KV_HEADS], d[K_NORM], position)
+        if token < wanted:
+            _finish_query(d, row_number(d[ROWS], token))
+        k = d[K] + token * d[K_STRIDE]
+        _norm_and_rotate(d, k, d[KV_HEADS], d[K_NORM], read_i64(d[POSITIONS] + 8 * token))
         _store(d, k, d[V] + token * d[V_STRIDE], read_i64(d[SLOTS] + 8 * token))

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import torch
 
-from ..experts.acceleration import Acceleration
-from ..experts.hybrid_executor import HybridExecutor, Note
+from ..experts.acceleration import Acceleration, Note
+from ..experts.host_cost import HostCost
+from ..experts.hybrid_executor import HybridExecutor
 from ..experts.outline import outline
 from ..experts.progress import Progress
 from ..gpu_kernels.device import Accelerator, DeviceError
@@ -29,21 +30,30 @@ from .machine import default_threads, free_memory
 from .memory import GIB, MemoryPlanError
 from .planning import PlanOptions, case_on, drafted, kinds_of
 from .runner import DecoderRunner
+from .streams import staged_bytes, streams_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerated:
     """devices: known by their number, "gpu0" is the first. cost: what the plan's numbers come from; None where it was
-    made elsewhere, and nothing is known of this machine."""
+    made elsewhere, and nothing is known of this machine. modelled: one of them goes by a modelled clock, on which the
+    CPU takes as long as it is foretold."""
 
     devices: tuple[Accelerator, ...]
+    modelled: bool
     plan: Plan
     cost: CostModel | None
 
     def acceleration(self, placement: Placement, note: Note) -> Acceleration:
         """To serve with experts where `placement` says. note: is told what has to be given up."""
-        kernels = [TorchKernels() for _ in self.devices]
-        return Acceleration(accelerators=self.devices, kernels=kernels, placement=placement, note=note)
+        return Acceleration(
+            accelerators=self.devices,
+            kernels=[TorchKernels() for _ in self.devices],
+            placement=placement,
+            streams=streams_of(self.plan, self.cost, len(self.devices)) if self.cost else {},
+            note=note,
+            cost=HostCost(self.cost.shape, self.cost.hardware.cpu) if self.cost and self.modelled else None,
+        )
 
     def keeper(self, runner: DecoderRunner, events: EventLog) -> AcceleratorKeeper:
         """Of a runner that was made with `acceleration`."""
@@ -65,10 +75,14 @@ def accelerate(config: Config, path: Path, plan: Plan | None, events: EventLog, 
     else:
         cost = _known_cost(config, shape, devices)
     _check_room(plan, devices)
+    if cost is None and any(staged_bytes(plan, device) for device in range(len(devices))):
+        detail = "from how many tokens on bringing experts to accelerators pays is not known; measure it by: "
+        events.record("prefill_not_streamed", f"{detail}isotherm calibrate")
     if any(layer.slots for layer in plan.layers):
         detail = f"the plan's policy is {plan.policy}; experts stay where it puts them until they are rebalanced"
         events.record("slots_are_static", detail)
-    return Accelerated(devices=devices, plan=plan, cost=cost)
+    modelled = any(isinstance(parse_device(name), Spec) for name in config.accelerators)
+    return Accelerated(devices=devices, modelled=modelled, plan=plan, cost=cost)
 
 
 def _opened(names: Sequence[str]) -> tuple[Accelerator, ...]:

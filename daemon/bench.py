@@ -1,20 +1,19 @@
 """What `isotherm bench` measures: the model alone, step by step, without HTTP, scheduler and sampler.
 
-The protocol is llama.cpp's, so that both can be laid side by side: prefill is one fresh prompt, decode starts from an
-empty context or the one asked for, both as the mean rate of three repetitions after a warm-up; streams are prompts of
-128 tokens each, then all of them decode together, once, after these or after the context asked for.
+The work is that of llama.cpp's bench, so that both can be laid side by side: prefill is one fresh prompt, decode starts
+from an empty context or the one asked for; streams are prompts of 128 tokens each, then all of them decode together,
+after these or after the context asked for. After a warm-up there are some rounds of all that, and medians count.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..cpu_kernels.bandwidth import read_gb_s
+from ..cpu_kernels.bandwidth import PlainReads
 from ..cpu_kernels.kv_layout import KvCache
 from ..cpu_kernels.seating import Affinity, Seating
 from ..cpu_kernels.topology import read_topology
@@ -22,49 +21,63 @@ from ..experts.model import Model, open_model
 from ..experts.pack import packed_size
 from ..experts.progress import Progress
 from ..experts.store import PackedStore
+from .bench_driver import Driver
 from .bench_threads import ThreadPoint, best_threads, measure_curve
+from .bench_trace import write_trace
 from .config import Config, ConfigError
 from .events import EventLog
 from .machine import default_threads, free_memory
 from .memory import GIB, RESERVE, MemoryPlanError
 from .pack_cache import PackCache
 from .paths import packed_folder
+from .routing_profile import open_routed
 from .runner import DecoderRunner, kv_block_bytes, load_runner, load_weights
-from .step import Chunk, Runner, StepPlan
 
 STREAM_PROMPT = 128
-REPETITIONS = 3
+ROUNDS = 3
 _CURVE_TOKENS = 32  # generated in each run for the curve of threads
-_SEED = 20_08
+_PREFILL, _DECODE = "prefill", "decode"  # names of runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
     """threads of the engine (None: what decodes fastest) and what they are bound to, prompt tokens of the prefill,
-    tokens to generate, numbers of streams, tokens in the context of each before it decodes, kind of the KV cache, and
-    whether packed weights are taken from the store of
-    an earlier start and kept for a later one."""
+    tokens to generate, numbers of streams, rounds of all that, tokens in the context of each before it decodes, kind of
+    the KV cache, whether packed weights are taken from the store of an earlier start and kept for a later one, and
+    where to write how the tokens were routed."""
 
     threads: int | None
     prompt: int
     gen: int
     streams: tuple[int, ...]
+    rounds: int = ROUNDS
     context: int = 0
     affinity: Affinity = "none"
     kv_cache: KvCache = Config().kv_cache
     pack_cache: bool = True
+    trace: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """tok_s: of "prefill", "decode", or "decode of N streams" in one round. read_gb_s: plain reads of the same threads
+    just before and just after it: that changes within seconds where others use the machine."""
+
+    work: str
+    tok_s: float
+    read_gb_s: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResult:
-    """Rates in tokens/s and GB/s (10^9 bytes), times in seconds.
+    """Rates in tokens/s and GB/s (10^9 bytes), medians of the rounds; times in seconds.
 
     streams: per number of streams the decode and prefill rate of all together. read_gb_s: plain read bandwidth of the
-    same threads, the median of what was measured around the decode runs. decode_gb_s: bytes of weights and KV read per
-    token times decode_tok_s. memory_wall_share: decode over read bandwidth, each run's over what was read just before
-    and after it, since that changes within seconds where others use the machine; their median. load_s: until the
-    model can run. first_token_s: from then to the first token of the first prompt, with all that is done only once.
-    thread_curve: what the number of threads was chosen by, if it was.
+    same threads, of all that was measured between runs. decode_gb_s: bytes of weights and KV read per token times
+    decode_tok_s. memory_wall_share: decode over read bandwidth, each run's over what was read just before and after it.
+    load_s: until the model can run. first_token_s: from then to the first token of the first prompt, with all that is
+    done only once. runs: all of them, in their order. thread_curve: what the number of threads was chosen by, if it
+    was.
     """
 
     threads: int
@@ -76,18 +89,19 @@ class BenchResult:
     memory_wall_share: float
     load_s: float
     first_token_s: float
+    runs: tuple[Run, ...] = ()
     thread_curve: tuple[ThreadPoint, ...] = ()
 
 
 def measure(path: Path, options: BenchOptions, progress: Progress) -> BenchResult:
     """Load a model and measure it. Raises ModelError, and before any weight is read ConfigError for more tokens than
-    the model's context and MemoryPlanError for what does not fit."""
+    the model's context, or for a trace of one without experts, and MemoryPlanError for what does not fit."""
     started = time.perf_counter()
     decoded = max(STREAM_PROMPT, options.context) + options.gen
     positions = max(options.prompt, max(options.streams, default=1) * decoded)
     longest = max(options.prompt, decoded)
     num_blocks = -(-positions // DecoderRunner.block_size) + max(options.streams, default=1)
-    model = open_model(path)
+    model = open_model(path) if options.trace is None else open_routed(path)
     _check_fit(model, longest, num_blocks * kv_block_bytes(model.spec, options.kv_cache))
     topology = read_topology()
     seating = Seating(options.threads or default_threads(topology=topology), topology, options.affinity)
@@ -106,6 +120,10 @@ def measure(path: Path, options: BenchOptions, progress: Progress) -> BenchResul
     try:
         runner.fill_cache()
         result = _measure_loaded(runner, options, load_s, progress)
+        if options.trace is not None:
+            streams, start = max(options.streams, default=1), options.context or STREAM_PROMPT
+            sizes = {"prompt": options.prompt, "streams": streams, "start": start, "gen": options.gen}
+            write_trace(options.trace, model, runner, **sizes)
     finally:
         runner.close()
     if cache is not None:
@@ -133,7 +151,7 @@ def _decode_rate(runner: DecoderRunner, threads: int, tokens: int) -> float:
     try:
         driver = Driver(other)
         driver.decode(1, min(tokens, 8), 0)
-        return tokens / float(np.median([driver.decode(1, tokens, 0) for _ in range(REPETITIONS)]))
+        return tokens / float(np.median([driver.decode(1, tokens, 0) for _ in range(ROUNDS)]))
     finally:
         other.close()
 
@@ -157,116 +175,63 @@ def _measure(
     runner: DecoderRunner, options: BenchOptions, starting: tuple[float, float], progress: Progress
 ) -> BenchResult:
     """starting: load_s and first_token_s, which can be measured only once."""
-    driver, total = Driver(runner), 2 * REPETITIONS + len(options.streams) + 1
+    driver = Driver(runner)
     driver.decode(1, min(options.gen, 8), 0)
-    prefill, decode, reads = [], [], []
-    for i in range(REPETITIONS):
-        progress("measuring", i, total)
-        prefill.append(options.prompt / driver.prefill(1, options.prompt))
-    for i in range(REPETITIONS):
-        progress("measuring", REPETITIONS + i, total)
-        # briefly: after reads of a second some steps took 40 ms more
-        reads.append(read_gb_s(runner.seating, repeats=1))
-        decode.append(options.gen / driver.decode(1, options.gen, options.context))
-    reads.append(read_gb_s(runner.seating, repeats=1))
-    streams = {}
-    for i, count in enumerate(options.streams):
-        progress("measuring", 2 * REPETITIONS + i, total)
-        prefill_s = driver.prefill(count, STREAM_PROMPT)
-        decode_s = driver.decode(count, options.gen, options.context or STREAM_PROMPT)
-        streams[str(count)] = {
-            "decode_tok_s": count * options.gen / decode_s,
-            "prefill_tok_s": count * STREAM_PROMPT / prefill_s,
-        }
-    threads, decode_tok_s = runner.team.threads, float(np.mean(decode))
+    runs, prefills = _rounds(driver, runner.seating, options, progress)
+
+    def rates(work: str) -> list[float]:
+        return [run.tok_s for run in runs if run.work == work]
+
+    decode_tok_s = float(np.median(rates(_DECODE)))
     # a token reads all positions up to its own
     kv_bytes = runner.kv_bytes_per_token * (options.context + (options.gen + 1) / 2)
     token_bytes = runner.active_weight_bytes_per_token + kv_bytes
-    result = BenchResult(
-        threads=threads,
-        prefill_tok_s=float(np.mean(prefill)),
+    shares = [token_bytes * run.tok_s / 1e9 / (sum(run.read_gb_s) / 2) for run in runs if run.work == _DECODE]
+    return BenchResult(
+        threads=runner.team.threads,
+        prefill_tok_s=float(np.median(rates(_PREFILL))),
         decode_tok_s=decode_tok_s,
-        streams=streams,
-        read_gb_s=float(np.median(reads)),
+        streams={
+            str(count): {
+                "decode_tok_s": float(np.median(rates(_of_streams(count)))),
+                "prefill_tok_s": float(np.median(prefills[count])),
+            }
+            for count in options.streams
+        },
+        read_gb_s=float(np.median([run.read_gb_s[1] for run in runs])),
         decode_gb_s=token_bytes * decode_tok_s / 1e9,
-        memory_wall_share=_share([token_bytes * rate / 1e9 for rate in decode], reads),
+        memory_wall_share=float(np.median(shares)),
         load_s=starting[0],
         first_token_s=starting[1],
+        runs=tuple(runs),
     )
+
+
+def _rounds(
+    driver: Driver, seating: Seating, options: BenchOptions, progress: Progress
+) -> tuple[list[Run], dict[int, list[float]]]:
+    """All runs, and by the number of streams the rates of their prompts."""
+    runs: list[Run] = []
+    prefills: dict[int, list[float]] = {count: [] for count in options.streams}
+    total = options.rounds * (2 + len(options.streams))
+    plain = PlainReads(seating)
+
+    def run(work: str, tokens: int, seconds: Callable[[], float]) -> None:
+        progress("measuring", len(runs), total)
+        before = plain.gb_s()
+        rate = tokens / seconds()
+        runs.append(Run(work, rate, (before, plain.gb_s())))
+
+    gen, start = options.gen, options.context or STREAM_PROMPT
+    for _ in range(options.rounds):
+        run(_PREFILL, options.prompt, lambda: driver.prefill(1, options.prompt))
+        run(_DECODE, gen, lambda: driver.decode(1, gen, options.context))
+        for count in options.streams:
+            prefills[count].append(count * STREAM_PROMPT / driver.prefill(count, STREAM_PROMPT))
+            run(_of_streams(count), count * gen, partial(driver.decode, count, gen, start))
     progress("measuring", total, total)
-    return result
+    return runs, prefills
 
 
-def _share(decode: list[float], reads: list[float]) -> float:
-    """Median of the decode runs' bandwidth, each over the mean of the reads before and after it."""
-    around = [(before + after) / 2 for before, after in pairwise(reads)]
-    return float(np.median([rate / read for rate, read in zip(decode, around, strict=True)]))
-
-
-class Driver:
-    """Runs steps over random tokens. Stream i owns the same blocks in every measurement."""
-
-    def __init__(self, runner: Runner) -> None:
-        self.runner = runner
-        self._random = np.random.default_rng(_SEED)
-
-    def prefill(self, streams: int, prompt: int) -> float:
-        """Seconds to compute a fresh prompt of `prompt` tokens for each stream, in steps as full as they may be."""
-        chunks = self._prompt_chunks(streams, prompt)
-        started = time.perf_counter()
-        for plan in pack_steps(chunks, self.runner.max_step_tokens, self.runner.block_size):
-            self.runner.execute(plan)
-        return time.perf_counter() - started
-
-    def decode(self, streams: int, gen: int, start: int) -> float:
-        """Seconds for `gen` more tokens of each stream, all in one step at a time, after `start` positions."""
-        tokens = self._tokens(gen * streams).reshape(gen, streams)
-        tables = self._tables(streams, start + gen)
-        started = time.perf_counter()
-        for i, row in enumerate(tokens):
-            position = start + i
-            blocks = position // self.runner.block_size + 1
-            self.runner.execute(
-                StepPlan(
-                    tuple(Chunk(str(s), [int(row[s])], position, tables[s][:blocks], True) for s in range(streams))
-                )
-            )
-        return time.perf_counter() - started
-
-    def _prompt_chunks(self, streams: int, prompt: int) -> list[Chunk]:
-        tables = self._tables(streams, prompt)
-        return [Chunk(str(s), self._tokens(prompt).tolist(), 0, tables[s], True) for s in range(streams)]
-
-    def _tokens(self, count: int) -> NDArray[np.int64]:
-        return self._random.integers(0, self.runner.vocab_size, count)
-
-    def _tables(self, streams: int, positions: int) -> list[list[int]]:
-        each = self.runner.num_blocks // streams
-        needed = -(-positions // self.runner.block_size)
-        return [list(range(s * each, s * each + needed)) for s in range(streams)]
-
-
-def pack_steps(chunks: Sequence[Chunk], max_tokens: int, block_size: int) -> list[StepPlan]:
-    """Plans of at most `max_tokens` tokens that compute the chunks in order, cut where a step is full."""
-    plans: list[StepPlan] = []
-    current: list[Chunk] = []
-    room = max_tokens
-    for chunk in chunks:
-        done = 0
-        while done < len(chunk.tokens):
-            if not room:
-                plans.append(StepPlan(tuple(current)))
-                current, room = [], max_tokens
-            count = min(room, len(chunk.tokens) - done)
-            end = done + count
-            current.append(
-                Chunk(
-                    chunk.request_id,
-                    chunk.tokens[done:end],
-                    done,
-                    chunk.block_table[: -(-end // block_size)],
-                    end == len(chunk.tokens),
-                )
-            )
-            room, done = room - count, end
-    return [*plans, StepPlan(tuple(current))] if current else plans
+def _of_streams(count: int) -> str:
+    return f"decode of {count} stream{'' if count == 1 else 's'}"

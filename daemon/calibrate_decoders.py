@@ -7,16 +7,17 @@ from types import TracebackType
 
 import numpy as np
 
-from ..cpu_kernels.kv_layout import part_bytes
+from ..cpu_kernels.bandwidth import PlainReads
 from ..cpu_kernels.layout import KV_BLOCK
 from ..cpu_kernels.seating import Seating
 from ..experts.kv_store import KvStore
 from ..experts.measured import MeasuredProducts
-from ..experts.pack import PackedMatrix, PackedWeights
-from ..experts.random_decoder import first_layers, random_decoder, small_spec, wide_spec
+from ..experts.pack import PackedWeights
+from ..experts.random_decoder import first_layers, random_decoder, random_shape, small_spec, wide_spec
 from ..experts.spec import ModelSpec
 from ..experts.step_inputs import StepLimits
-from ..placement.shape import LayerShape, ModelShape, Product
+from ..placement.fit import Plain
+from ..placement.shape import ModelShape
 from .calibrate_kinds import seconds
 from .runner import DecoderRunner
 from .step import Chunk, StepPlan
@@ -31,12 +32,13 @@ _TOKENS, _COLD = 7, 10  # tokens measured after each context, and with cold cach
 @dataclass(frozen=True, slots=True)
 class KvTimes:
     """Microseconds, with one kind of KV cache: of a token after a short and a long context, and of a part of a prompt
-    at its beginning and later."""
+    at its beginning and later. plain: beside the tokens."""
 
     short: float
     long: float
     first: float
     later: float
+    plain: Plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,8 @@ class DecoderShapes:
 class DecoderMeter:
     """The decoders, with weights of one kind, and a KV cache of each of some kinds. A context manager."""
 
-    def __init__(self, kind: str, kv_kinds: Sequence[str], seating: Seating) -> None:
+    def __init__(self, kind: str, kv_kinds: Sequence[str], seating: Seating, plain: PlainReads) -> None:
+        self._plain = plain
         small, wide = small_spec(CONTEXT), wide_spec(CONTEXT + KV_BLOCK)
         few, many = (random_decoder(spec, kind, seating) for spec in (small, wide))
         one, two = first_layers(small, 1), first_layers(wide, 2)
@@ -71,10 +74,10 @@ class DecoderMeter:
         self._wide = _runner(wide, many, kv_kinds[0], PROMPT, seating)
         self._kv = {kv: _runner(two, many, kv, CONTEXT + 1, seating) for kv in kv_kinds}
         self.shapes = DecoderShapes(
-            one_layer=shape_of(one, few, kv_kinds[0]),
-            layers=shape_of(small, few, kv_kinds[0]),
-            wide=shape_of(wide, many, kv_kinds[0]),
-            kv={kv: shape_of(two, many, kv) for kv in kv_kinds},
+            one_layer=random_shape(one, kind, kv_kinds[0]),
+            layers=random_shape(small, kind, kv_kinds[0]),
+            wide=random_shape(wide, kind, kv_kinds[0]),
+            kv={kv: random_shape(two, kind, kv) for kv in kv_kinds},
         )
         self._others = MeasuredProducts(kind, *_OTHERS, 1, seating, far=True)
         self._others.set_tokens(1)
@@ -94,7 +97,9 @@ class DecoderMeter:
 
     def _kv_times(self, runner: DecoderRunner, prompt: list[int]) -> KvTimes:
         # a token is measured in turn after both contexts, since only the difference counts
+        before = self._plain.gb_s()
         tokens = [(self._token_us(runner, SHORT), self._token_us(runner, CONTEXT)) for _ in range(_TOKENS)]
+        after = self._plain.gb_s()
         short, long = np.median(tokens, axis=0)
         part = prompt[:PART]
         return KvTimes(
@@ -102,6 +107,7 @@ class DecoderMeter:
             long=float(long),
             first=min(seconds(lambda: runner.execute(_plan(part, 0)), 2)) * 1e6,
             later=min(seconds(lambda: runner.execute(_plan(part, PART_START)), 2)) * 1e6,
+            plain=Plain((before, after)),
         )
 
     def _cold_us(self, runner: DecoderRunner) -> float:
@@ -141,38 +147,3 @@ def _runner(spec: ModelSpec, weights: PackedWeights, kv: str, positions: int, se
     cache = KvStore(spec, blocks, kv)
     cache.fill()
     return DecoderRunner(spec, weights, cache, StepLimits(PROMPT, 1, blocks), blocks, seating)
-
-
-def shape_of(spec: ModelSpec, weights: PackedWeights, kv: str) -> ModelShape:
-    """What placement needs to know of a decoder."""
-
-    def product(role: str, matrix: PackedMatrix) -> Product:
-        return Product(role=role, kind=matrix.kind, rows=matrix.rows, columns=matrix.columns, nbytes=matrix.nbytes)
-
-    def layer(number: int) -> LayerShape:
-        here = f"layers.{number}."
-        own = {role.removeprefix(here): each for role, each in weights.matrices.items() if role.startswith(here)}
-        banks = {role.removeprefix(here): bank[0] for role, bank in weights.banks.items() if role.startswith(here)}
-        assert spec.routing is not None
-        return LayerShape(
-            dense=tuple(product(*item) for item in own.items()),
-            expert=tuple(product(*item) for item in banks.items()),
-            num_experts=spec.routing.num_experts,
-            top_k=spec.routing.top_k,
-            kv_bytes=spec.num_kv_heads * part_bytes(kv, spec.head_dim) // KV_BLOCK,
-        )
-
-    return ModelShape(
-        name=spec.architecture,
-        fingerprint="",
-        layers=tuple(map(layer, range(spec.num_layers))),
-        embed=product("embed", weights.matrices["embed"]),
-        head=product("head", weights.matrices["head"]),
-        hidden_size=spec.hidden_size,
-        num_heads=spec.num_heads,
-        num_kv_heads=spec.num_kv_heads,
-        head_dim=spec.head_dim,
-        kv_kind=kv,
-        kv_block=KV_BLOCK,
-        max_context=spec.max_context,
-    )

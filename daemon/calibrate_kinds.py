@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..cpu_kernels.bandwidth import PlainReads
 from ..cpu_kernels.layout import KINDS, SPAN
 from ..cpu_kernels.seating import Seating
 from ..cpu_kernels.team import Team
 from ..experts.measured import TOUCHED, Measured, MeasuredExperts, MeasuredProducts
-from ..placement.fit import ExpertTimes, ProductTimes
+from ..placement.fit import ExpertTimes, Plain, ProductTimes
 from ..placement.hardware import BLOCKS
 
 EXPERT_SIZES = (2048, 768)  # of those that come from memory, as models have them
@@ -35,10 +36,11 @@ def seconds(work: Callable[[], object], repeats: int = _REPEATS) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class KindMeter:
-    """Measures on a team, whose workers sit as the seating says."""
+    """Measures on a team, whose workers sit as the seating says, as those of the plain reads do."""
 
     team: Team
     seating: Seating
+    plain: PlainReads
 
     def experts(self, kind: str) -> ExpertTimes:
         """One round of layers whose experts are so small that calls count."""
@@ -53,11 +55,12 @@ class KindMeter:
         """One round of a kind; layer_us: what a layer of TOUCHED experts takes beside its products."""
         experts = MeasuredExperts.from_memory(kind, EXPERT_SIZES, self.seating)
         kib = TOUCHED * experts.expert_bytes / 1024
-        far = {}
+        far, plain = {}, [self.plain.gb_s()]
         for tokens in BLOCKS:
             us = self._turns(experts, tokens) * 1e6 / experts.layers
             far[tokens] = max(us - layer_us, us / 2) * 1e3 / kib
-        return ProductTimes(far, self._near(kind, BLOCKS))
+            plain.append(self.plain.gb_s())
+        return ProductTimes(far, self._near(kind, BLOCKS), Plain(tuple(plain)))
 
     def compile(self, kind: str) -> None:
         """Run the kind's kernels once."""

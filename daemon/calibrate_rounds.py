@@ -4,7 +4,7 @@ repetitions of one thing lie far apart."""
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..cpu_kernels.bandwidth import read_gb_s
+from ..cpu_kernels.bandwidth import PlainReads
 from ..cpu_kernels.kv_layout import KV_KINDS
 from ..cpu_kernels.seating import Seating
 from ..cpu_kernels.team import Team
@@ -20,7 +20,7 @@ from .memory import GIB, RESERVE, MemoryPlanError
 
 NEEDED = 3 * GIB  # random weights and caches
 _FEW_KINDS = 6
-_ROUNDS, _ROUNDS_OF_MANY = 7, 3
+_ROUNDS, _ROUNDS_OF_MANY = 9, 5
 
 
 def take_rounds(kinds: Sequence[str], seating: Seating, progress: Progress) -> tuple[list[Round], DecoderShapes]:
@@ -38,8 +38,9 @@ def take_rounds(kinds: Sequence[str], seating: Seating, progress: Progress) -> t
     progress("compiling kernels", 0, 1)
     team = Team(seating)
     try:
-        with DecoderMeter(kinds[0], tuple(KV_KINDS), seating) as decoders:
-            rounds = _Rounds(kinds, KindMeter(team, seating), decoders)
+        plain = PlainReads(seating)
+        with DecoderMeter(kinds[0], tuple(KV_KINDS), seating, plain) as decoders:
+            rounds = _Rounds(kinds, KindMeter(team, seating, plain), decoders)
             rounds.compile()
             progress("compiling kernels", 1, 1)
             return list(rounds.take(count, progress)), decoders.shapes
@@ -76,6 +77,7 @@ class _Rounds:
         progress("measuring", total, total)
 
     def _reads(self) -> dict[int, float]:
+        """With fewer threads than the meter's: of powers of two."""
         most = self.meter.seating.threads
-        counts = sorted({*(1 << i for i in range(most.bit_length()) if 1 << i < most), most})
-        return {threads: read_gb_s(replace(self.meter.seating, threads=threads), repeats=1) for threads in counts}
+        counts = [1 << i for i in range(most.bit_length()) if 1 << i < most]
+        return {threads: PlainReads(replace(self.meter.seating, threads=threads)).gb_s() for threads in counts}

@@ -6,7 +6,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..placement.cost import CostModel
-from ..placement.fit import ExpertTimes, ProductTimes, estimate, fit_experts, fit_product, fit_terms
+from ..placement.fit import (
+    ExpertTimes,
+    ProductTimes,
+    estimate,
+    fit_experts,
+    fit_product,
+    fit_terms,
+    in_general,
+    steady_rounds,
+)
 from ..placement.hardware import FLOPS_PER_PAIR, LAYER_OPS, CpuProfile, Estimate, HardwareProfile, ProductCost
 from ..placement.placed import Placement, Traffic
 from ..placement.shape import ModelShape
@@ -19,12 +28,19 @@ _TURNS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """All that was measured in the same seconds. reads: GB/s by the number of threads. products: by kind."""
+    """All that was measured in the same seconds. reads: GB/s by the number of threads, fewer than the machine's, those
+    of which are in products and decoders. products: by kind."""
 
     reads: dict[int, float]
     experts: ExpertTimes
     products: dict[str, ProductTimes]
     decoders: DecoderTimes
+
+    @property
+    def plain_gb_s(self) -> list[float]:
+        """Of plain reads on all threads, through the round."""
+        beside = [times.plain for times in self.products.values()] + [kv.plain for kv in self.decoders.kv.values()]
+        return [rate for plain in beside for rate in plain.reads]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,26 +58,35 @@ class Machine:
 def cpu_profile(machine: Machine, rounds: Sequence[Round], shapes: DecoderShapes) -> CpuProfile:
     """The medians of the rounds, each of which is solved by itself.
 
-    Weights are read from the memory that plain reads are: where those varied more, a product's will.
+    What comes from memory was measured beside plain reads, and is a share of their median through all rounds: where
+    they varied more, it will.
     """
     solved = [_solve(machine, each, shapes) for each in rounds]
     first = solved[0]
-    reads = {n: estimate([profile.read_gb_s[n].value for profile in solved]) for n in first.read_gb_s}
-    varied = reads[machine.threads].spread if machine.threads in reads else 0.0
+    reads = {n: estimate([each.reads[n] for each in rounds]) for n in rounds[0].reads}
+    plain = estimate([rate for each in rounds for rate in each.plain_gb_s])
+
+    def varied(reading: Estimate) -> Estimate:
+        return replace(reading, spread=max(reading.spread, plain.spread))
 
     def product(kind: str) -> ProductCost:
-        cost = fit_product([each.products[kind] for each in rounds])
-        spread = max(cost.read_gb_s.spread, varied)
-        return replace(cost, read_gb_s=replace(cost.read_gb_s, spread=spread))
+        cost = fit_product([each.products[kind] for each in rounds], plain.value)
+        return replace(cost, read_gb_s=varied(cost.read_gb_s))
+
+    def context(kv: str) -> Estimate:
+        around = [each.decoders.kv[kv].plain for each in rounds]
+        steady = steady_rounds(around)
+        reads = [solved[number].kv_gb_s[kv].value for number in steady]
+        return varied(in_general(reads, [around[number] for number in steady], plain.value))
 
     def median(name: str) -> Estimate:
         return estimate([getattr(profile, name).value for profile in solved])
 
     return replace(
         first,
-        read_gb_s=reads,
+        read_gb_s=reads | {machine.threads: plain},
         products={kind: product(kind) for kind in first.products},
-        kv_gb_s={kv: estimate([profile.kv_gb_s[kv].value for profile in solved]) for kv in first.kv_gb_s},
+        kv_gb_s={kv: context(kv) for kv in first.kv_gb_s},
         attention_gops={
             kv: estimate([profile.attention_gops[kv].value for profile in solved]) for kv in first.attention_gops
         },
@@ -82,8 +107,8 @@ def _solve(machine: Machine, measured: Round, shapes: DecoderShapes) -> CpuProfi
         tier=machine.tier,
         threads=machine.threads,
         cores=machine.cores,
-        read_gb_s={threads: Estimate(rate) for threads, rate in measured.reads.items()},
-        products={kind: fit_product([times]) for kind, times in measured.products.items()},
+        read_gb_s={},
+        products={kind: fit_product([times], times.plain.gb_s) for kind, times in measured.products.items()},
         call_us=Estimate(call_us),
         expert_us=Estimate(expert_us),
         op_us=_NOTHING,

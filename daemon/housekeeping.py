@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..cpu_kernels.jit import cache_folder as kernel_folder
-from ..experts.files import locked
 from ..experts.store import NOTE, remove_parts, remove_store
+from ..placement.files import claimed
 from .paths import cache_folder, packed_folder
 
 logger = logging.getLogger(__name__)
@@ -84,6 +84,6 @@ def _remove_folder(folder: Path) -> None:
 
 
 def _remove_unless_locked(store: Path, reason: str) -> None:
-    with locked(store.with_suffix(".lock")) as held:
+    with claimed(store.with_suffix(".lock")) as held:
         if held:  # else it is being replaced
             remove_store(store, reason)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..placement.files import locked
+from ..placement.files import lock_of, locked
 from ..placement.trace import RoutingTrace, TraceError, appended
 from ..placement.trace_file import load_trace, merge_into
 from .config import readable
@@ -69,7 +69,6 @@ class TraceKeeper:
         if trace.empty:
             return
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
             self._merge(trace)
             self._fault = ""
         except (OSError, TraceError) as error:
@@ -87,7 +86,7 @@ class TraceKeeper:
 
     def _put_aside(self) -> None:
         """Make room where the file is none that could be added to; another daemon may just have done the same."""
-        with locked(self.path):
+        with locked(lock_of(self.path)):
             try:
                 load_trace(self.path, self._recorder.fingerprint)
             except TraceError as error:

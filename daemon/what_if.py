@@ -16,7 +16,7 @@ from ..placement.simulate import Outcome, Simulator
 from ..placement.threads import with_threads
 from .config import Config, ConfigError
 from .memory import MemoryPlanError
-from .planning import Case, PlanOptions, case_of
+from .planning import NEUTRAL, Case, PlanOptions, case_of
 
 GIB = 2**30
 MOST_SETTINGS = 400
@@ -116,7 +116,7 @@ def simulate(grid: Grid, progress: Progress) -> Simulated:
             kv_cache=grid.kv_cache,
             weight_format=weight_format,
         )
-        case = case_of(options, progress)
+        case = _replayable(case_of(options, progress), grid)
         name, trace_name = case.shape.name, case.trace_name
         try:
             simulator = Simulator(case.shape, case.trace)
@@ -127,6 +127,17 @@ def simulate(grid: Grid, progress: Progress) -> Simulated:
             rows += _rows(simulator, replace(case, hardware=machine), size, weight_format or "", grid.policies)
             progress("simulating", number * len(settings) + place + 1, len(axes) * len(settings))
     return Simulated(model=name, trace=trace_name, rows=tuple(rows))
+
+
+def _replayable(case: Case, grid: Grid) -> Case:
+    """As if there were no traffic where it was not asked for and is too little for the most streams of the grid: so all
+    rows are of the same."""
+    most = max(grid.streams)
+    if grid.trace is not None or case.trace is None or len(case.trace.sample) >= 2 * most:
+        return case
+    tokens = len(case.trace.sample)
+    lacking = f"{tokens} decoded tokens, and {most} stream{'s' if most > 1 else ''} would take {2 * most}"
+    return replace(case, trace=None, trace_name=f"{NEUTRAL} (the model's own has {lacking})")
 
 
 def _rows(simulator: Simulator, case: Case, size: int, weight_format: str, policies: Sequence[CacheKind]) -> list[Row]:

@@ -1,7 +1,7 @@
 """Acceleration: the accelerators that a model is run on, and the executor that uses them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -12,22 +12,38 @@ from ..gpu_kernels.device import Accelerator
 from ..gpu_kernels.kernels import Kernels
 from ..placement.placed import Placement
 from .cpu_ops import CpuOps
-from .hybrid_executor import HybridExecutor, Note
+from .host_cost import HostCost
+from .hybrid_executor import HybridExecutor
 from .pack import PackedWeights
-from .residency import Residency
 from .spec import ModelSpec
 from .step_inputs import StepInputs
+
+Note = Callable[[str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Experts that are brought to an accelerator for one step. above: by MoE layer, the tokens of a step above which
+    that pays (`placement.cost.CostModel.break_even`); slots: experts of each of the two banks."""
+
+    above: Mapping[int, int]
+    slots: int = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceleration:
-    """accelerators: at least one, known by their number; kernels: of each; placement: what lies where at first;
-    note: see `HybridExecutor`."""
+    """accelerators: at least one, known by their number; kernels: of each; placement: what lies where at first.
+
+    streams: by accelerator, of layers whose dense part is there or on the CPU. `note(name, detail)` is told what had to
+    be given up; cost: how long the CPU should take, for a modelled clock.
+    """
 
     accelerators: Sequence[Accelerator]
     kernels: Sequence[Kernels]
     placement: Placement
+    streams: Mapping[int, Stream] = field(default_factory=dict)
     note: Note | None = None
+    cost: HostCost | None = None
 
     def memory(self, rows: int, row_bytes: int) -> NDArray[np.uint8]:
         """Zeroed memory of the host that copies reach without a detour: uint8 [rows, row_bytes]."""
@@ -38,5 +54,4 @@ class Acceleration:
         self, spec: ModelSpec, weights: PackedWeights, ops: CpuOps, inputs: StepInputs, team: Team
     ) -> HybridExecutor:
         """Raises DeviceFullError where the placement does not fit, before a weight is read."""
-        residency = Residency(weights, spec.num_layers, self.accelerators)
-        return HybridExecutor(spec, weights, ops, inputs, team, residency, self.kernels, self.placement, self.note)
+        return HybridExecutor(spec, weights, ops, inputs, team, self)

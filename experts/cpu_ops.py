@@ -128,7 +128,7 @@ class CpuOps:
             rotary_dim=spec.rope.rotary_dim, cosines=self._cosines.ctypes.data, sines=self._sines.ctypes.data,
             q_scale=spec.head_dim**-0.5, positions=self._inputs.positions.ctypes.data,
             slots=self._inputs.slots.ctypes.data, **self.cache.fields(layer),
-            clip=float(spec.clip_qkv or 0) if self._clips_late else 0.0,
+            clip=float(spec.clip_qkv or 0) if self._clips_late else 0.0, **self._taken,
         )  # fmt: skip
         self._program.meet()
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..placement.files import locked, remove_parts_of, replacing, replacing_by_path
 from .checkpoint import open_checkpoint
 from .errors import ModelError
-from .files import locked, replacing
 from .model import Model, open_model
 from .progress import Progress
 from .reference import Array, ReferenceDecoder
@@ -63,7 +63,6 @@ def build_demo(cache_folder: Path, progress: Progress, tokenise: Tokenise, sourc
     target = cache_folder / f"demo-v{VERSION}-{dense.checkpoint.fingerprint[:12]}" / DEMO_NAME
     try:
         if not _is_intact(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
             with locked(target.with_suffix(".lock"), lambda: progress("waiting for another build", 0, 1)):
                 if not _is_intact(target):  # another process may have built it meanwhile
                     _build(dense, target, progress, tokenise)
@@ -100,14 +99,15 @@ def _build(dense: Model, target: Path, progress: Progress, tokenise: Tokenise) -
     routers = _fit_routers(dense, progress, tokenise)
     name = f"SmolLM2-135M-Instruct upcycled to {NUM_EXPERTS} experts"
     upcycling = Upcycling(dense.checkpoint, routers, TOP_K, name, DESCRIPTION)
+    remove_parts_of(target)
     free = shutil.disk_usage(target.parent).free
     if free < upcycling.nbytes:
         raise OSError(f"it needs {upcycling.nbytes >> 20} MiB of disk, {free >> 20} MiB are free")
     _seal(target).unlink(missing_ok=True)
-    with replacing(target) as part:
+    with replacing_by_path(target) as part:
         upcycling.write(part, lambda done, total: progress("writing the experts", done, total))
-    with replacing(_seal(target)) as part:
-        part.write_text(open_checkpoint(target).fingerprint)
+    with replacing(_seal(target)) as file:
+        file.write(open_checkpoint(target).fingerprint.encode())
 
 
 def _fit_routers(dense: Model, progress: Progress, tokenise: Tokenise) -> list[NDArray[np.float32]]:

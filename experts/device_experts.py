@@ -4,6 +4,7 @@ The host sends its records of the tokens as they are, and a list of pairs; what 
 the order of the list. The accelerator works meanwhile: `start` queues everything and waits for nothing.
 """
 
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import numpy as np
@@ -26,6 +27,7 @@ from .pack import PackedWeights
 from .spec import ModelSpec
 
 _LINE = 16  # int32 of a cache line: parts of a list begin on one
+_COUNTS = 16 * _LINE  # room for the sizes of as many groups of pairs
 
 Indices = NDArray[np.int64]
 
@@ -60,46 +62,61 @@ class DeviceExperts:
         blocks = most_blocks(pairs, spec.routing.num_experts, BLOCK)
         self._order = memory.empty((blocks * BLOCK,), torch.int32)
         self._slots = memory.empty((blocks,), torch.int32)
-        self._list = memory.empty((3 * _LINE + 2 * pairs,), torch.int32)
-        self._told = accelerator.pinned((3 * _LINE + 2 * pairs,), torch.int32)
+        self._list = memory.empty((_COUNTS + 2 * _LINE + 2 * pairs,), torch.int32)
+        self._told = accelerator.pinned((_COUNTS + 2 * _LINE + 2 * pairs,), torch.int32)
         self._memory = memory
 
-    def start(self, layer: int, bank: Bank, tokens: int, rows: Indices, ids: Indices, out: torch.Tensor) -> Event:
+    def start(
+        self,
+        layer: int,
+        tokens: int,
+        rows: Indices,
+        ids: Indices,
+        sizes: Sequence[int],
+        banks: Iterable[Bank],
+        out: torch.Tensor,
+    ) -> Event:
         """Compute experts `ids` [n] for tokens `rows` [n] of the first `tokens` ones into host memory `out` [n, padded
-        hidden size], which is there after the event."""
-        n = len(ids)
-        self._send(layer, tokens, rows, ids)
-        ids_at = _LINE + -(-n // _LINE) * _LINE
-        count, index = self._list[:1], self._list[_LINE : _LINE + n]
-        x = {form: self._x[form][:n] for form in self._forms[layer]}
-        blocks = most_blocks(n, len(bank.experts), BLOCK)
-        groups = Groups(self._order[: blocks * BLOCK], self._slots[:blocks], BLOCK, 1)
-        record, inner = as_record(x, self._hidden), self._inner.record(self._inner_forms[layer], n)
-        gate, up, down = bank.matrices
-        launch, kernels, distinct = self._accelerator.launch, self._kernels, len(np.unique(ids))
-        launch(partial(_gather, self._tokens, index, x), Cost(2.0 * sum(rows.numel() for rows in x.values())))
-        chosen = self._list[ids_at : ids_at + n].view(n, 1)
-        launch(partial(kernels.align, chosen, bank.table, groups, count), Cost(8.0 * n))
-        launch(
-            partial(kernels.gate_up, record, gate, up, groups, inner, count), costs.products((gate, up), n, distinct)
-        )
-        outs = self._outs[:n]
-        launch(
-            partial(kernels.down, inner, down, groups, outs[:, : self._hidden], count),
-            costs.products((down,), n, distinct),
-        )
+        hidden size], which is there after the event. sizes: how many pairs in turn belong to each of the banks."""
+        chosen_at = self._send(layer, tokens, rows, ids, sizes)
+        x = {form: self._x[form][: len(ids)] for form in self._forms[layer]}
+        gather = partial(_gather, self._tokens, self._list[_COUNTS : _COUNTS + len(ids)], x)
+        self._accelerator.launch(gather, Cost(2.0 * sum(rows.numel() for rows in x.values())))
+        first = 0
+        for number, (size, bank) in enumerate(zip(sizes, banks, strict=True)):
+            those = slice(first, first + size)
+            chosen = self._list[chosen_at + first : chosen_at + first + size].view(size, 1)
+            self._compute(layer, bank, chosen, those, self._list[number : number + 1], len(np.unique(ids[those])))
+            first += size
         self._accelerator.wait("from", self._accelerator.record("compute"))
-        self._accelerator.copy(out, outs, "from")
+        self._accelerator.copy(out, self._outs[: len(ids)], "from")
         return self._accelerator.record("from")
 
-    def _send(self, layer: int, tokens: int, rows: Indices, ids: Indices) -> None:
+    def _send(self, layer: int, tokens: int, rows: Indices, ids: Indices, sizes: Sequence[int]) -> int:
+        """Where in the list the experts of pairs begin; before them are the sizes and the tokens of pairs."""
         n, told = len(ids), self._told.numpy()
-        ids_at = _LINE + -(-n // _LINE) * _LINE
-        told[0], told[_LINE : _LINE + n], told[ids_at : ids_at + n] = n, rows, ids
-        self._accelerator.copy(self._list[: ids_at + n], self._told[: ids_at + n], "to")
+        chosen_at = _COUNTS + -(-n // _LINE) * _LINE
+        told[: len(sizes)], told[_COUNTS : _COUNTS + n], told[chosen_at : chosen_at + n] = sizes, rows, ids
+        self._accelerator.copy(self._list[: chosen_at + n], self._told[: chosen_at + n], "to")
         for form in self._forms[layer]:
             self._accelerator.copy(self._tokens[form][:tokens], self._sent[form][:tokens], "to")
         self._accelerator.wait("compute", self._accelerator.record("to"))
+        return chosen_at
+
+    def _compute(
+        self, layer: int, bank: Bank, chosen: torch.Tensor, those: slice, count: torch.Tensor, distinct: int
+    ) -> None:
+        """Some of the pairs, by a bank that has all their experts."""
+        launch, kernels, n = self._accelerator.launch, self._kernels, len(chosen)
+        blocks = most_blocks(n, len(bank.experts), BLOCK)
+        groups = Groups(self._order[: blocks * BLOCK], self._slots[:blocks], BLOCK, 1)
+        x = as_record({form: self._x[form][those] for form in self._forms[layer]}, self._hidden)
+        inner, outs = self._inner.record(self._inner_forms[layer], n), self._outs[those, : self._hidden]
+        gate, up, down = bank.matrices
+        launch(partial(kernels.align, chosen, bank.table, groups, count), Cost(8.0 * n))
+        work = partial(kernels.gate_up, x, gate, up, groups, inner, count)
+        launch(work, costs.products((gate, up), n, distinct))
+        launch(partial(kernels.down, inner, down, groups, outs, count), costs.products((down,), n, distinct))
 
     def close(self) -> None:
         """Give the memory back."""

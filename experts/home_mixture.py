@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..gpu_kernels.device import Event
+from ..placement.shape import CPU
 from . import device_costs as costs
 from .buffers import Rows
 from .cold_pairs import ColdPairs
@@ -21,13 +22,14 @@ from .device_experts import DeviceExperts
 from .device_ops import DeviceOps
 from .residency import Residency
 from .segment import Segment
+from .streaming import Streaming
 
 Indices = NDArray[np.int64]
 
 
 class HomeMixture:
     """A layer on accelerator `home`, whose ops are `ops`. normed: the host's buffer of what is normed, from which
-    `records` makes the records that experts of other devices read."""
+    `records` makes the records that experts of other devices read; streaming: what brings experts home for a step."""
 
     def __init__(
         self,
@@ -40,10 +42,11 @@ class HomeMixture:
         cold: ColdPairs,
         normed: Rows,
         records: Segment | None,
+        streaming: Streaming | None = None,
     ) -> None:
         self._layer, self._home, self._ops, self._residency = layer, home, ops, residency
         self._others = {number: device for number, device in others.items() if number != home}
-        self._cold, self._records = cold, records
+        self._cold, self._records, self._streaming = cold, records, streaming
         self._normed = torch.from_numpy(normed.plain).view(torch.float32)
         pairs, accelerator = len(cold.shown), ops.accelerator
         self._ids = accelerator.pinned((pairs,), torch.int32)
@@ -94,6 +97,8 @@ class HomeMixture:
         """Have the pairs of other devices computed: their numbers, in the order of their outputs."""
         cold, ids = self._cold, self._cold.choices(self._tokens)
         lies = self._residency.where[self._layer][ids]
+        streamed = self._streaming.chosen(self._layer, self._tokens, ids[lies == CPU]) if self._streaming else []
+        lies[np.isin(ids, streamed)] = self._home
         last = cold.show(ids, lies)
         pairs, events = [cold.routes.order[:last]], []  # that order is still to come
         if self._records and (lies != self._home).any():
@@ -104,8 +109,11 @@ class HomeMixture:
                 continue
             first, last = last, last + len(here)
             rows, out = here // cold.routes.top_k, cold.outs[first:last]
-            events.append((device, experts.start(self._layer, bank, self._tokens, rows, ids[here], out)))
+            event = experts.start(self._layer, self._tokens, rows, ids[here], [len(here)], [bank], out)
+            events.append((device, event))
             pairs.append(here)
+        for staged in self._streaming.banks(self._layer, streamed) if self._streaming else ():
+            self._ops.experts(self._layer, staged)
         if len(pairs[0]):
             cold.segment.run()
         for device, event in events:

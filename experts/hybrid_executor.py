@@ -1,33 +1,40 @@
 """HybridExecutor: runs steps on a CPU with accelerators, between which experts may move."""
 
-from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from ..cpu_kernels.descriptor import ENTRY
+from ..cpu_kernels.descriptor import ENTRY, N_TOKENS
 from ..cpu_kernels.team import Team
 from ..gpu_kernels.device import DeviceLostError, DeviceMemoryError
 from ..gpu_kernels.kernels import Kernels
 from ..gpu_kernels.sizes import size_text
-from ..placement.placed import Placement
+from ..placement.shape import CPU
 from .cpu_ops import CpuOps
 from .decoder import record
 from .device_experts import DeviceExperts
 from .device_ops import DeviceOps
-from .hybrid_ops import HybridOps
+from .hybrid_ops import Devices, HybridOps
 from .pack import PackedWeights
 from .residency import Residency
 from .resident_room import ResidentRoom
+from .segment import HostClock
 from .spec import ModelSpec
 from .step_inputs import StepInputs
+from .streaming import Streaming
 
-Note = Callable[[str, str], None]
+if TYPE_CHECKING:  # it imports this
+    from .acceleration import Acceleration, Stream
 
 
 class HybridExecutor:
     """An executor (see `executor.Executor`). residency, room: may be changed between steps. started: when the last one
-    was, on the accelerators' clock. `note(name, detail)` is told what had to be given up."""
+    was, on the accelerators' clock.
+
+    Raises DeviceFullError where the placement does not fit, before a weight is read.
+    """
 
     def __init__(
         self,
@@ -36,21 +43,18 @@ class HybridExecutor:
         ops: CpuOps,
         inputs: StepInputs,
         team: Team,
-        residency: Residency,
-        kernels: Sequence[Kernels],
-        placement: Placement,
-        note: Note | None = None,
+        acceleration: "Acceleration",
     ) -> None:
-        self.residency, self._placement = residency, placement
-        self._spec, self._ops, self._inputs, self._team, self._note = spec, ops, inputs, team, note
-        self._experts: dict[int, DeviceExperts] = {}
-        self._homes: dict[int, DeviceOps] = {}
+        self._placement, self._note, cost = acceleration.placement, acceleration.note, acceleration.cost
+        self.residency = Residency(weights, spec.num_layers, acceleration.accelerators)
+        self._spec, self._ops, self._inputs, self._team = spec, ops, inputs, team
+        self._devices = Devices(clock=HostClock(self.residency.accelerators[0], cost) if cost else None)
         try:
-            for number, one in enumerate(kernels):
-                self._take(number, one, weights)
-            residency.place(placement)
-            self.room = ResidentRoom(residency, weights)
-            for home in self._homes.values():
+            for number, one in enumerate(acceleration.kernels):
+                self._take(number, one, weights, acceleration.streams.get(number))
+            self.residency.place(self._placement)
+            self.room = ResidentRoom(self.residency, weights)
+            for home in self._devices.homes.values():
                 home.load()
         except BaseException:
             self.close()
@@ -58,42 +62,45 @@ class HybridExecutor:
         self._logits = torch.from_numpy(ops.buffers.logits)
         self._record()
 
-    def _take(self, number: int, kernels: Kernels, weights: PackedWeights) -> None:
+    def _take(self, number: int, kernels: Kernels, weights: PackedWeights, stream: "Stream | None") -> None:
         """Take the memory of an accelerator for what it has to do."""
         placement, spec, accelerator = self._placement, self._spec, self.residency.accelerators[number]
         dense = tuple(layer for layer, device in enumerate(placement.dense) if device == number)
         places = {"embed": placement.embed, "head": placement.head}
         ends = tuple(name for name, device in places.items() if device == number)
         if dense or ends:
-            self._homes[number] = DeviceOps(
+            self._devices.homes[number] = DeviceOps(
                 accelerator, kernels, spec, weights, self._inputs, self._ops.cache, dense, ends
             )
+        above = (
+            {layer: n for layer, n in stream.above.items() if placement.dense[layer] in (CPU, number)} if stream else {}
+        )
         guests = tuple(
             layer
             for layer, experts in enumerate(placement.experts)
-            if placement.dense[layer] != number and np.any(experts == number)
+            if placement.dense[layer] != number and (np.any(experts == number) or layer in above)
         )
+        if stream and above:
+            self._devices.streams[number] = Streaming(accelerator, weights, above, stream.slots)
         if guests:
             tokens, normed = self._inputs.limits.tokens, self._ops.buffers.normed
-            self._experts[number] = DeviceExperts(accelerator, kernels, spec, weights, guests, tokens, normed)
+            self._devices.experts[number] = DeviceExperts(accelerator, kernels, spec, weights, guests, tokens, normed)
 
     def _record(self) -> None:
-        hybrid = HybridOps(
-            self._spec,
-            self._ops,
-            self._inputs,
-            self._team,
-            self.residency,
-            self._placement,
-            self._experts,
-            self._homes,
-        )
-        record(self._spec, hybrid)
-        self._steps, self._segments, self._mixtures = hybrid.steps, hybrid.segments, hybrid.mixtures
+        """With streaming, layers of the CPU are cut into segments: only steps large enough for it are run so."""
+        streams = self._devices.streams.values()
+        self._small = self._recorded(replace(self._devices, streams={}))
+        self._large = self._recorded(self._devices) if streams else self._small
+        self._large_from = min((streaming.least for streaming in streams), default=0)
+
+    def _recorded(self, devices: Devices) -> HybridOps:
+        ops = HybridOps(self._spec, self._ops, self._inputs, self._team, self.residency, self._placement, devices)
+        record(self._spec, ops)
+        return ops
 
     @property
     def num_ops(self) -> int:
-        return len(np.unique(np.concatenate([part.program.rows[0, :, ENTRY] for part in self._segments])))
+        return len(np.unique(np.concatenate([part.program.rows[0, :, ENTRY] for part in self._small.segments])))
 
     def run(self) -> None:
         """An accelerator that fails meanwhile is given up, one whose memory runs out gives a part of its experts back,
@@ -104,11 +111,12 @@ class HybridExecutor:
         """
         self.started = self.residency.accelerators[0].now()
         while True:
+            ops = self._large if self._inputs.counts[N_TOKENS] >= self._large_from else self._small
             try:
                 self.residency.settle()
-                for step in self._steps:
+                for step in ops.steps:
                     step()
-                self._finish()
+                self._finish(ops)
                 return
             except DeviceLostError as error:
                 self._give_up(error)
@@ -128,25 +136,27 @@ class HybridExecutor:
         if self._note:
             self._note("accelerator_out_of_memory", f"{error}; the CPU computes experts that took {given}")
 
-    def _finish(self) -> None:
+    def _finish(self, ops: HybridOps) -> None:
         """Fetch what accelerators have left of the step, and wait for them."""
-        for number, home in self._homes.items():
+        for number, home in self._devices.homes.items():
             home.accelerator.wait("from", home.accelerator.record("compute"))
             if number == self._placement.head and home.rows:
                 home.accelerator.copy(self._logits[: home.rows], home.buffers.logits[: home.rows], "from")
             home.accelerator.synchronise(home.accelerator.record("from"))
-        for mixture in self._mixtures:
+        for mixture in ops.mixtures:
             mixture.take_choices()
 
     def _give_up(self, error: DeviceLostError) -> None:
         """Do without the accelerators that failed. Raises the error if it is of none that can be done without."""
-        lost = [number for number in {*self._experts, *self._homes} if self._is_lost(number)]
-        if not lost or any(number in self._homes for number in lost):
+        lost = [number for number in {*self._devices.experts, *self._devices.homes} if self._is_lost(number)]
+        if not lost or any(number in self._devices.homes for number in lost):
             raise error
         for number in lost:
             self.residency.drop(number)
             self.room.forget(number)
-            self._experts.pop(number).close()
+            self._devices.experts.pop(number).close()
+            if number in self._devices.streams:
+                self._devices.streams.pop(number).close()
         self._record()
         if self._note:
             self._note("accelerator_lost", f"{error}; the CPU computes its experts")
@@ -160,9 +170,12 @@ class HybridExecutor:
 
     def close(self) -> None:
         self.residency.close()
-        for experts in self._experts.values():
+        for experts in self._devices.experts.values():
             experts.close()
-        for home in self._homes.values():
+        for home in self._devices.homes.values():
             home.close()
-        self._experts.clear()
-        self._homes.clear()
+        for streaming in self._devices.streams.values():
+            streaming.close()
+        self._devices.experts.clear()
+        self._devices.streams.clear()
+        self._devices.homes.clear()

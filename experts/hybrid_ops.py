@@ -4,8 +4,10 @@ What the CPU does is recorded into segments, each as long as nothing comes from 
 accelerators do is queued on them when its turn comes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,21 +22,31 @@ from .device_experts import DeviceExperts
 from .device_ops import DeviceOps
 from .handover import Handover
 from .home_mixture import HomeMixture
+from .host_cost import Part
 from .residency import Residency
-from .segment import Segment
+from .segment import HostClock, Segment
 from .spec import ModelSpec
 from .split_mixture import SplitMixture
 from .step_inputs import StepInputs
+from .streaming import Streaming
 
 Step = Callable[[], object]
 
 
-class HybridOps:
-    """Collects a step of the model (see `decoder.OpSet`) as `steps`, to be run one after the other.
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """By accelerator: `experts` computes experts of layers whose dense part is elsewhere, `homes` runs dense parts.
+    streams: what brings experts of the CPU there for a step. clock: what is told how long the CPU works, if somebody
+    wants to know."""
 
-    experts: by accelerator, what computes experts of layers whose dense part is elsewhere; homes: what runs dense
-    parts.
-    """
+    experts: dict[int, DeviceExperts] = field(default_factory=dict)
+    homes: dict[int, DeviceOps] = field(default_factory=dict)
+    streams: dict[int, Streaming] = field(default_factory=dict)
+    clock: HostClock | None = None
+
+
+class HybridOps:
+    """Collects a step of the model (see `decoder.OpSet`) as `steps`, to be run one after the other."""
 
     def __init__(
         self,
@@ -44,19 +56,21 @@ class HybridOps:
         team: Team,
         residency: Residency,
         placement: Placement,
-        experts: Mapping[int, DeviceExperts],
-        homes: Mapping[int, DeviceOps],
+        devices: Devices,
     ) -> None:
         self.steps: list[Step] = []
         self.segments: list[Segment] = []
         self.mixtures: list[HomeMixture] = []
         self._spec, self._cpu, self._inputs, self._team = spec, cpu, inputs, team
-        self._residency, self._placement, self._experts, self._homes = residency, placement, experts, homes
+        self._residency, self._placement = residency, placement
+        self._experts, self._homes = devices.experts, devices.homes
+        self._streams, self._clock = devices.streams, devices.clock
         self._handover = Handover(cpu.buffers.x, inputs)
         self._at, self._narrowed = placement.embed, False
+        self._parts: list[Part] = []  # of the CPU's work since the last cut
         pairs = inputs.limits.tokens * (spec.routing.top_k if spec.routing else 0)
         self._shown: NDArray[np.int64] = np.zeros(pairs, np.int64)  # one for all layers: it is of the layer under way
-        self.steps += [home.begin for home in homes.values()]
+        self.steps += [home.begin for home in self._homes.values()]
 
     # -- the ops, in the order of `decoder.record`
     def embed(self) -> None:
@@ -95,28 +109,31 @@ class HybridOps:
 
     def output(self, layer: int) -> None:
         self._run("output", layer)
+        if self._at == CPU:
+            self._note("dense", layer)
 
     def route(self, layer: int) -> None:
         if self._at != CPU:
             self._run("route", layer)
-        elif self._residency.is_split(layer):
+        elif self._is_split(layer):
             self._cpu.choose(layer)
             self._flush()
         else:
             self._cpu.route(layer)
+            self._note("experts", layer, self._ids(layer))
 
     def feed_forward(self, layer: int, branch: str, *, together: bool) -> None:
         if self._at != CPU:
             if branch != "experts":
                 self._queue(partial(self._homes[self._at].feed_forward, layer, branch, together=together))
-        elif branch == "" or not self._residency.is_split(layer):
+        elif branch == "" or not self._is_split(layer):
             self._cpu.feed_forward(layer, branch, together=together)
         # Else it is run while accelerators are at work: see `_split`.
 
     def project_down(self, layer: int, branch: str) -> None:
         if branch == "experts" and self._at != CPU:
             self._mix_at(self._homes[self._at], layer)
-        elif branch == "experts" and self._residency.is_split(layer):
+        elif branch == "experts" and self._is_split(layer):
             self._split(layer)
         elif self._at == CPU:
             self._cpu.project_down(layer, branch)
@@ -126,6 +143,7 @@ class HybridOps:
     def head(self) -> None:
         if self._at == CPU:
             self._cpu.head()
+            self._note("head")
             self._flush()
         else:
             self._queue(self._homes[self._at].head)
@@ -136,7 +154,16 @@ class HybridOps:
         cold = self._cold(layer)
         if self._spec.shared_intermediate_size:
             self._cpu.feed_forward(layer, "shared", together=False)
-        mixture = SplitMixture(layer, cold, self._experts, self._residency, beside=self._cut(), narrowed=self._narrowed)
+        streaming = next(((device, one) for device, one in self._streams.items() if device in self._experts), None)
+        mixture = SplitMixture(
+            layer,
+            cold,
+            self._experts,
+            self._residency,
+            beside=self._cut(),
+            narrowed=self._narrowed,
+            streaming=streaming,
+        )
         self.steps.append(partial(mixture.run, self._inputs.counts))
         self._cpu.combine(layer, "experts", few=0)
 
@@ -153,6 +180,7 @@ class HybridOps:
             cold=cold,
             normed=normed,
             records=self._cut(),
+            streaming=self._streams.get(self._at),
         )
         self.mixtures.append(mixture)
         self.steps.append(mixture.run)
@@ -167,12 +195,33 @@ class HybridOps:
         self._cpu.group(layer, self._shown)
         self._cpu.feed_forward(layer, "experts", together=False)
         self._cpu.down(layer, "experts", few=0)
+        self._note("experts", layer, self._shown)
         segment, branch = self._cut(), self._cpu.buffers.branches["experts"]
         assert segment is not None
         outs = torch.from_numpy(branch.outs).view(torch.float32)
-        return ColdPairs(branch.routes, sum(self._spec.moe_layers[:layer]), outs, self._shown, segment)
+        return ColdPairs(branch.routes, self._choice(layer), outs, self._shown, segment)
 
     # -- helpers
+    def _is_split(self, layer: int) -> bool:
+        """Of the CPU: whether experts may be computed elsewhere."""
+        return self._residency.is_split(layer) or any(
+            streaming.covers(layer) for device, streaming in self._streams.items() if device in self._experts
+        )
+
+    def _choice(self, layer: int) -> int:
+        return sum(self._spec.moe_layers[:layer])
+
+    def _ids(self, layer: int) -> NDArray[np.int64]:
+        """Where the choices of all pairs are."""
+        ids: NDArray[np.int64] = self._cpu.buffers.branches["experts"].routes.ids[self._choice(layer)]
+        return ids
+
+    def _note(
+        self, what: Literal["dense", "experts", "head"], layer: int = 0, ids: NDArray[np.int64] | None = None
+    ) -> None:
+        """Part of what the CPU does until the next cut."""
+        self._parts.append(Part(what, layer, ids, self._narrowed))
+
     def _run(self, op: str, layer: int) -> None:
         if self._at == CPU:
             getattr(self._cpu, op)(layer)
@@ -200,7 +249,8 @@ class HybridOps:
         program = self._cpu.cut()
         if program is None:
             return None
-        segment = Segment(program, self._team, self._inputs.counts)
+        segment = Segment(program, self._team, self._inputs, tuple(self._parts), self._clock)
+        self._parts.clear()
         self.segments.append(segment)
         return segment
 

@@ -9,6 +9,7 @@ from ..placement.shape import LayerShape, ModelShape, Product
 from .model import Model
 from .pack import VECTOR, Slot, slots_of
 from .paper import open_outline
+from .spec import ModelSpec
 
 _BANK = "experts."
 
@@ -28,7 +29,14 @@ def outline(path: str | Path, kv_kind: str, weight_format: str | None = None) ->
 
 def shape_of(model: Model, kv_kind: str, *, whole: bool = True) -> ModelShape:
     """The shape of an opened model. Raises UnsupportedModelError where experts of a layer differ in their kind."""
-    spec, slots = model.spec, slots_of(model)
+    name, fingerprint = name_of(model.checkpoint.path), model.checkpoint.fingerprint
+    return shape_of_slots(model.spec, slots_of(model), kv_kind, name=name, fingerprint=fingerprint, whole=whole)
+
+
+def shape_of_slots(
+    spec: ModelSpec, slots: Sequence[Slot], kv_kind: str, *, name: str, fingerprint: str, whole: bool = True
+) -> ModelShape:
+    """The shape of a decoder whose weights lie in such slots."""
     top = {slot.role: slot for slot in slots if not slot.role.startswith("layers.")}
     embed = _product("embed", top["embed"])
     layers: list[list[Slot]] = [[] for _ in range(spec.num_layers)]
@@ -37,9 +45,9 @@ def shape_of(model: Model, kv_kind: str, *, whole: bool = True) -> ModelShape:
             layers[int(slot.role.split(".")[1])].append(slot)
     kv_bytes = spec.num_kv_heads * part_bytes(kv_kind, spec.head_dim) // KV_BLOCK
     return ModelShape(
-        name=name_of(model.checkpoint.path),
-        fingerprint=model.checkpoint.fingerprint,
-        layers=tuple(_layer(own, model, kv_bytes) for own in layers),
+        name=name,
+        fingerprint=fingerprint,
+        layers=tuple(_layer(own, spec, kv_bytes) for own in layers),
         embed=embed,
         head=_product("head", top.get("head", top["embed"])),
         hidden_size=spec.hidden_size,
@@ -63,7 +71,7 @@ def name_of(path: Path) -> str:
     return readable.removesuffix(".gguf").split("-00001-of-")[0]
 
 
-def _layer(slots: Sequence[Slot], model: Model, kv_bytes: int) -> LayerShape:
+def _layer(slots: Sequence[Slot], spec: ModelSpec, kv_bytes: int) -> LayerShape:
     own: Mapping[str, list[Slot]] = {"dense": [], "expert": [], VECTOR: []}
     for slot in slots:
         if slot.kind == VECTOR:
@@ -72,14 +80,14 @@ def _layer(slots: Sequence[Slot], model: Model, kv_bytes: int) -> LayerShape:
             own["dense"].append(slot)
         elif slot.expert == 0:  # the others are alike
             own["expert"].append(slot)
-    routing = model.spec.routing if own["expert"] else None
+    routing = spec.routing if own["expert"] else None
     return LayerShape(
         dense=tuple(_product(_role(slot), slot) for slot in own["dense"]),
         expert=tuple(_product(_role(slot).removeprefix(_BANK), slot) for slot in own["expert"]),
         num_experts=routing.num_experts if routing else 0,
         top_k=routing.top_k if routing else 0,
         kv_bytes=kv_bytes,
-        window=model.spec.sliding_window,
+        window=spec.sliding_window,
         vector_bytes=sum(slot.nbytes for slot in own[VECTOR]),
     )
 

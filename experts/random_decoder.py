@@ -1,10 +1,13 @@
 """Decoders of a few layers with random weights that stand for any model where a machine is measured."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from ..cpu_kernels.seating import Seating
+from ..placement.shape import ModelShape
+from .outline import shape_of_slots
 from .pack import PackedWeights
-from .random_model import random_model
+from .random_model import random_model, random_slots
 from .roles import role_shapes
 from .spec import ModelSpec, RopeSpec, RoutingSpec
 
@@ -30,7 +33,18 @@ def first_layers(spec: ModelSpec, layers: int) -> ModelSpec:
 
 def random_decoder(spec: ModelSpec, kind: str, seating: Seating) -> PackedWeights:
     """Its weights: all of one kind but the routers. Tokens differ in the experts that they go to."""
-    return random_model(role_shapes(spec, ()), lambda role: ROUTER_KIND if role.endswith(".router") else kind, seating)
+    return random_model(role_shapes(spec, ()), _kinds(kind), seating)
+
+
+def random_shape(spec: ModelSpec, kind: str, kv_kind: str) -> ModelShape:
+    """What placement needs to know of a decoder with weights of that kind; kv_kind: numbers of its KV cache."""
+    slots = random_slots(role_shapes(spec, ()), _kinds(kind))
+    return shape_of_slots(spec, slots, kv_kind, name=spec.architecture, fingerprint="")
+
+
+def _kinds(kind: str) -> Callable[[str], str]:
+    """The packed kind of each role."""
+    return lambda role: ROUTER_KIND if role.endswith(".router") else kind
 
 
 def _spec(

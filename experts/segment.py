@@ -2,18 +2,34 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..cpu_kernels.program import FrozenProgram
 from ..cpu_kernels.team import Team
+from ..gpu_kernels.device import Accelerator
+from .host_cost import HostCost, Part
+from .step_inputs import StepInputs
+
+
+@dataclass(frozen=True, slots=True)
+class HostClock:
+    """Tells a modelled clock how long the CPU's work should take."""
+
+    accelerator: Accelerator
+    cost: HostCost
+
+    def charge(self, parts: tuple[Part, ...], inputs: StepInputs) -> None:
+        with self.accelerator.host_work(self.cost.seconds(parts, inputs)):
+            pass  # what it did decides how long it took, so that is known only now
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     program: FrozenProgram
     team: Team
-    counts: NDArray[np.int64]
+    inputs: StepInputs
+    parts: tuple[Part, ...] = ()
+    clock: HostClock | None = None
 
     def run(self) -> None:
-        self.team.run(self.program, self.counts)
+        self.team.run(self.program, self.inputs.counts)
+        if self.clock:
+            self.clock.charge(self.parts, self.inputs)

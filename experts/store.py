@@ -36,7 +36,7 @@ from ..cpu_kernels import headers, layout, packing
 from ..cpu_kernels.checksum import checksum
 from ..cpu_kernels.crew import Crew
 from ..cpu_kernels.seating import Seating
-from .files import locked, part_of, replacing
+from ..placement.files import claimed, remove_parts_of, replacing
 from .mapped import HUGE_PAGE, map_huge
 from .memory import arena
 from .model import Model
@@ -51,7 +51,7 @@ VERSION = 2  # of this file's format
 CHUNK = 1 << 22  # bytes that are read, written and checked at a time
 SYNCED = 1 << 25  # bytes after which the disk is waited for: so it never has much to catch up with when that must end
 NOTE = ".model"  # suffix of the file that says where a store's checkpoint lies
-SPARE = 0.05  # share of the disk that stores leave free
+SPARE = 2 << 30  # bytes of the disk that stores leave free, or a twentieth of it where that is less
 _HEAD = struct.Struct("<8sQ32s32sQ")
 _SUM = 8  # bytes of a chunk's checksum
 
@@ -108,12 +108,11 @@ class PackedStore:
         progress: may raise to stop. Raises StoreBusyError where another process is writing it, StoreError where the
         disk is too full, OSError where it cannot be written.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with locked(self.path.with_suffix(".lock")) as held:
+        with claimed(self.path.with_suffix(".lock")) as held:
             if not held:
                 raise StoreBusyError("another process is writing it")
             self._make_room(weights.nbytes)
-            with replacing(self.path) as part, part.open("wb", buffering=0) as file:
+            with replacing(self.path) as file:
                 self._write(file, weights, Seating.of(threads), progress)
             self._note_use()
 
@@ -123,8 +122,8 @@ class PackedStore:
         with suppress(OSError):  # no more comes of it than that the file goes sooner
             os.utime(self.path)
             if not note.exists() or note.read_bytes() != path:
-                with replacing(note) as part:
-                    part.write_bytes(path)
+                with replacing(note) as file:
+                    file.write(path)
 
     def _write(self, file: BinaryIO, weights: PackedWeights, seating: Seating, progress: Progress | None) -> None:
         memory = weights.arena
@@ -146,7 +145,7 @@ class PackedStore:
     def _make_room(self, needed: int) -> None:
         """Remove what is in the way: what was here before, then stores of other models, those first that were not used
         for longest."""
-        part_of(self.path).unlink(missing_ok=True)  # its lock is ours
+        remove_parts_of(self.path)  # its lock is ours
         remove_parts(self.folder)
         others = sorted(set(self.folder.glob("*.packed")) - {self.path}, key=lambda path: path.stat().st_mtime)
         removable = [path for path in (self.path, *others) if path.exists()]
@@ -166,7 +165,7 @@ def remove_store(path: Path, reason: str) -> None:
 def remove_parts(folder: Path) -> None:
     """Remove what killed writers left."""
     for part in folder.glob("*.part"):
-        with locked(part.with_suffix("").with_suffix(".lock")) as held:
+        with claimed(folder / (part.name.split(".")[0] + ".lock")) as held:
             if held:
                 part.unlink(missing_ok=True)
                 logger.info("removed %s: its writer was killed", part)
@@ -251,4 +250,4 @@ def _put(file: BinaryIO, source: bytes | memoryview, offset: int) -> None:
 def _lacking(folder: Path, needed: int) -> int:
     """Bytes that the disk lacks to hold so many more and still leave some free."""
     disk = shutil.disk_usage(folder)
-    return needed + int(disk.total * SPARE) - disk.free
+    return needed + min(disk.total // 20, SPARE) - disk.free

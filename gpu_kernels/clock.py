@@ -1,11 +1,15 @@
 """Clock and Timeline: time as a model has it, for emulated devices. Nothing waits for real."""
 
+from .pinned import PinnedMemory
+
 
 class Clock:
-    """The host's time in seconds: it goes on only by what the host is said to do, and by waiting. Devices share one."""
+    """The host's time in seconds: it goes on only by what the host is said to do, and by waiting. The devices of a host
+    share it, and the memory that it has pinned for them."""
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.pinned = PinnedMemory()
 
     def advance(self, seconds: float) -> None:
         self.now += seconds

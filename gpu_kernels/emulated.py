@@ -68,7 +68,6 @@ class Emulated:
         self._order: Order = AtOnce() if late is None else Late(late)
         self._dirty = late is not None
         self._streams = {name: Timeline(self.clock) for name in STREAMS}
-        self._pinned: set[int] = set()  # addresses
         self._patience = patience_s
         self._failure: tuple[float, str] | None = None  # when, and what
         self._graph: _Graph | None = None  # that is being captured
@@ -101,9 +100,7 @@ class Emulated:
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         self._check_call("allocate")
-        tensor = torch.zeros(tuple(shape), dtype=dtype)
-        self._pinned.add(tensor.untyped_storage().data_ptr())
-        return tensor
+        return self.clock.pinned.zeros(shape, dtype)
 
     def launch(self, work: Callable[[], object], cost: Cost) -> None:
         self.check()
@@ -193,7 +190,7 @@ class Emulated:
         if not (to_device or from_device):
             raise ValueError(f"neither end of a copy lies on {self.name}: was it released?")
         host, rate = (source, self.spec.to_gb_s) if to_device else (target, self.spec.from_gb_s)
-        return self.spec.hop_s, target.nbytes / rate / 1e9, host.untyped_storage().data_ptr() in self._pinned
+        return self.spec.hop_s, target.nbytes / rate / 1e9, self.clock.pinned.holds(host)
 
     def _replay(self, graph: "_Graph") -> None:
         self._check_call("replay")

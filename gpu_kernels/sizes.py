@@ -4,11 +4,11 @@ _UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "GB": 10**9, "MB": 10*
 
 
 def size_text(nbytes: int) -> str:
-    """Such as "1.5 GiB"; all digits where it would be none of its units exactly enough to tell two sizes apart."""
-    for unit in ("GiB", "MiB", "KiB"):
-        if nbytes >= _UNITS[unit] and nbytes * 100 % _UNITS[unit] == 0:
-            return f"{nbytes / _UNITS[unit]:g} {unit}"
-    return f"{nbytes:,} bytes"
+    """Such as "1.5 GiB", "3.07 MiB" or, where it is small and not round, "65,535 bytes"."""
+    for unit in ("GiB", "MiB"):
+        if nbytes >= _UNITS[unit]:
+            return f"{nbytes / _UNITS[unit]:.2f}".rstrip("0").rstrip(".") + f" {unit}"
+    return f"{nbytes} bytes" if nbytes < 1024 else f"{nbytes >> 10} KiB" if nbytes % 1024 == 0 else f"{nbytes:,} bytes"
 
 
 def parse_size(text: str) -> int:

@@ -1,41 +1,31 @@
 """What an accelerator takes for the parts of a step, from its profile: its memory, its arithmetic, or its launches."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .device_cost import VALUE_BYTES, Floats, Slower, branches, pair_flops, visible, visible_pairs
 from .hardware import BRANCH_OPS, LAYER_OPS, AcceleratorProfile
+from .product_sums import ProductSums
 from .shape import LayerShape, ModelShape, Product
 
 EXPERT_OPS = 4  # of the experts of a layer: group, gate and up, down, sum
 _PASSES = 12  # over the hidden state in a layer: what norms, rotations and sums read and write
 
 
-class AcceleratorCost:
+class AcceleratorCost(ProductSums):
     """See `device_cost.DeviceCost`."""
 
     def __init__(self, profile: AcceleratorProfile, slower: Slower) -> None:
+        super().__init__()
         self._profile, self._slower = profile, slower
         self._read = slower.rate(profile.read_gb_s, "accelerator")
         self._launch_ms = slower.time(profile.launch_us, "accelerator") / 1e3
-        self._experts: dict[tuple[tuple[Product, ...], int], Floats] = {}
 
     @property
     def call_ms(self) -> float:
         return EXPERT_OPS * self._launch_ms
 
-    def products_ms(self, products: tuple[Product, ...], tokens: int) -> float:
-        return float(sum(self._product_ms(product, np.array([tokens]))[0] for product in products)) if tokens else 0.0
-
-    def expert_ms(self, products: tuple[Product, ...], most: int) -> Floats:
-        key = products, most
-        if key not in self._experts:
-            touched = np.arange(1, most + 1)
-            times = sum((self._product_ms(product, touched) for product in products), np.zeros(most))
-            self._experts[key] = np.append(0.0, times)
-        return self._experts[key]
-
-    def _product_ms(self, product: Product, tokens: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Floats:
-        """float64 [counts]: with 1 or more tokens."""
+    def product_ms(self, product: Product, tokens: NDArray[np.int64]) -> Floats:
         computing = 2.0 * product.rows * product.columns * tokens / self._tflops(product.kind) / 1e9
         times: Floats = np.maximum(product.nbytes / self._read / 1e6, computing)
         return times

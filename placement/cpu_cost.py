@@ -5,16 +5,17 @@ from numpy.typing import NDArray
 
 from .device_cost import Floats, Slower, branches, known, pair_flops, visible, visible_pairs
 from .hardware import BLOCKS, BRANCH_OPS, LAYER_OPS, CpuProfile
+from .product_sums import ProductSums
 from .shape import LayerShape, ModelShape, Product
 
 
-class CpuCost:
+class CpuCost(ProductSums):
     """See `device_cost.DeviceCost`."""
 
     def __init__(self, profile: CpuProfile, slower: Slower) -> None:
+        super().__init__(slower.time(profile.expert_us, "fixed") / 1e3)
         self._profile, self._slower = profile, slower
         self._kib_ns: dict[tuple[str, int], Floats] = {}
-        self._experts: dict[tuple[tuple[Product, ...], int], Floats] = {}
 
     @property
     def call_ms(self) -> float:
@@ -25,35 +26,25 @@ class CpuCost:
         """Of a step, before and after its ops."""
         return self._slower.time(self._profile.step_us, "fixed") / 1e3
 
-    def products_ms(self, products: tuple[Product, ...], tokens: int) -> float:
-        return float(sum(self._product_ms(product, np.array([tokens]))[0] for product in products)) if tokens else 0.0
-
-    def expert_ms(self, products: tuple[Product, ...], most: int) -> Floats:
-        key = products, most
-        if key not in self._experts:
-            touched = np.arange(1, most + 1)
-            each = self._slower.time(self._profile.expert_us, "fixed") / 1e3
-            times = each + sum((self._product_ms(product, touched) for product in products), np.zeros(most))
-            self._experts[key] = np.append(0.0, times)
-        return self._experts[key]
-
-    def _product_ms(self, product: Product, tokens: NDArray[np.int64]) -> Floats:
-        """float64 [counts]: with 1 or more tokens. Weights are read once, and that hides behind computing in part."""
+    def product_ms(self, product: Product, tokens: NDArray[np.int64]) -> Floats:
+        """As it says there, and as `ProductCost.us`."""
         cost = known(self._profile.products, product.kind, "products")
         reading = product.nbytes / self._slower.rate(cost.read_gb_s, "memory") / 1e6
-        computing = product.nbytes / 1024e6 * self._compute_ns(product.kind, int(tokens.max()))[tokens]
+        first, others = product.nbytes / 1024e6 * self._block_ns(product.kind, int(tokens.max()))[:, tokens]
         overlap = self._slower.rate(cost.overlap, "overlap")
-        times: Floats = np.maximum(reading, computing) + (1 - overlap) * np.minimum(reading, computing)
+        times: Floats = np.maximum(reading, first) + (1 - overlap) * np.minimum(reading, first) + others
         return times
 
-    def _compute_ns(self, kind: str, most: int) -> Floats:
-        """float64 [most + 1]: of 0 .. most tokens for a KiB of weights: in blocks of 8, then 4, 2, 1."""
+    def _block_ns(self, kind: str, most: int) -> Floats:
+        """float64 [2, most + 1]: of 0 .. most tokens for a KiB of weights in cache: their first block, the others."""
         if (kind, most) not in self._kib_ns:
             estimates = known(self._profile.products, kind, "products").block_ns_per_kib
             by_size = {n: self._slower.time(each, "compute") for n, each in zip(BLOCKS, estimates, strict=True)}
             tokens = np.arange(most + 1)
             rest = sum((by_size[size] * (tokens & size > 0) for size in (4, 2, 1)), np.zeros(most + 1))
-            self._kib_ns[kind, most] = tokens // 8 * by_size[8] + rest
+            largest = np.minimum(2 ** np.floor(np.log2(np.maximum(tokens, 1))), 8).astype(np.int64)
+            first = np.where(tokens > 0, np.array([by_size.get(n, 0.0) for n in range(9)])[largest], 0.0)
+            self._kib_ns[kind, most] = np.stack([first, tokens // 8 * by_size[8] + rest - first])
         return self._kib_ns[kind, most]
 
     def ops_ms(self, layer: LayerShape) -> float:

@@ -1,5 +1,6 @@
 """From a model, a machine, a routing trace and a wish to a plan: a pure function of numbers."""
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -91,11 +92,7 @@ def _check_room(
     room = _room(wish, overheads)
     for device, left in enumerate(room.vram):
         if left < 0:
-            raise FitError(
-                f"{wish.vram[device] / GIB:.2f} GiB of {device_name(device)} is less than the "
-                f"{overheads.of_vram(device) / GIB:.2f} GiB that it needs before any weight lies there; "
-                f"give it more, or leave it out by --vram {device_name(device)}=0GiB"
-            )
+            raise _too_small(device, wish.vram[device], overheads)
     if wish.disk:
         return
     try:
@@ -103,6 +100,16 @@ def _check_room(
     except FitError:
         check_fit(shape, room, wish.traffic.streams, wish.context, alternatives())
         raise
+
+
+def _too_small(device: int, size: int, overheads: Overheads) -> FitError:
+    name = device_name(device)
+    parts = ", ".join(f"{term.nbytes / GIB:.2f} {term.name}" for term in overheads.vram_terms(device) if term.nbytes)
+    least = math.ceil(100 * overheads.of_vram(device) / GIB) / 100  # so that it would do
+    return FitError(
+        f"{size / GIB:.2f} GiB of {name} is less than what it needs before any weight lies there, {least:.2f} GiB "
+        f"({parts}); give it more by --vram {name}=SIZE, or leave it out by --vram {name}=0GiB"
+    )
 
 
 def _placed(cost: CostModel, wish: Wish, overheads: Overheads, planner: Planner) -> Planned:
@@ -168,8 +175,8 @@ def _written(cost: CostModel, wish: Wish, planned: Planned, overheads: Overheads
     size = cpu_bytes(facts)
     return Plan(
         model=shape.name,
-        fingerprint=shape.fingerprint,
-        inputs={"shape": digest(shape), "hardware": digest(hardware), "trace": digest(cost.trace)},
+        fingerprint=shape.fingerprint if shape.whole else "",
+        inputs={"shape": digest(shape.sizes), "hardware": digest(hardware), "trace": digest(cost.trace)},
         hardware=hardware.name,
         trace=trace_name,
         kv_kind=shape.kv_kind,

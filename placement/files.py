@@ -1,22 +1,38 @@
-"""Files that several processes write: a lock, and replacing in one step."""
+"""Files that several processes read and write: a lock, and replacing in one step."""
 
 import fcntl
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Waits until nobody else holds the lock file beside `path`, and holds it. The folder is made where it is missing;
-    the system frees the lock when the process ends, however it ends."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(path.name + ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def locked(lock: Path, waiting: Callable[[], object] | None = None) -> Iterator[None]:
+    """Holds the lock file, once nobody else does; the system frees it when the process ends, however it ends.
+
+    Its folder is made where it is missing. waiting: called before waiting for another holder.
+    """
+    with _opened(lock) as file:
+        if not _take(file):
+            if waiting is not None:
+                waiting()
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def claimed(lock: Path) -> Iterator[bool]:
+    """`locked` for those who do not wait: False says that another holds the lock."""
+    with _opened(lock) as file:
+        yield _take(file)
+
+
+def lock_of(path: Path) -> Path:
+    """The lock file beside a file."""
+    return path.with_name(path.name + ".lock")
 
 
 @contextmanager
@@ -29,13 +45,38 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with path.open("wb") as file:
             yield file
         return
-    target = Path(os.path.realpath(path))
+    with replacing_by_path(Path(os.path.realpath(path))) as part, part.open("wb") as file:
+        yield file
+
+
+@contextmanager
+def replacing_by_path(target: Path) -> Iterator[Path]:
+    """`replacing` for those who open the file themselves: its path, and nothing is there yet."""
     part = target.with_name(f"{target.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
-        with part.open("wb") as file:
-            yield file
-            file.flush()
+        yield part
+        with part.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(part, target)
     finally:
         part.unlink(missing_ok=True)
+
+
+def remove_parts_of(target: Path) -> None:
+    """Remove what killed writers of `target` left; nobody may be writing it."""
+    for part in target.parent.glob("*.part"):
+        if part.name.rsplit(".", 2)[0] == target.name:
+            part.unlink(missing_ok=True)
+
+
+def _opened(lock: Path) -> TextIO:
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    return lock.open("w")
+
+
+def _take(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

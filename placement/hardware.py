@@ -30,16 +30,14 @@ class ProductCost:
     block_ns_per_kib: tuple[Estimate, ...]
     overlap: Estimate
 
-    def compute_ns_per_kib(self, tokens: int) -> float:
-        """Of so many tokens for a KiB of weights in cache: they go in blocks of 8, the rest in blocks of 4, 2, 1."""
-        by_size = dict(zip(BLOCKS, self.block_ns_per_kib, strict=True))
-        rest = sum(by_size[size].value for size in (4, 2, 1) if tokens & size)
-        return tokens // 8 * by_size[8].value + rest
-
     def us(self, nbytes: float, tokens: int) -> float:
-        """Time of so many tokens for `nbytes` of weights from memory."""
-        reading, computing = nbytes / self.read_gb_s.value / 1e3, nbytes / 1024e3 * self.compute_ns_per_kib(tokens)
-        return max(reading, computing) + (1 - self.overlap.value) * min(reading, computing)
+        """Time of so many tokens, at least one, for `nbytes` of weights from memory: they go in blocks of 8, the rest
+        in blocks of 4, 2, 1. The first of them reads the weights, for the others they lie in cache."""
+        by_size = dict(zip(BLOCKS, self.block_ns_per_kib, strict=True))
+        sizes = [8] * (tokens // 8) + [size for size in (4, 2, 1) if tokens & size]
+        first, *others = (nbytes / 1024e3 * by_size[size].value for size in sizes)
+        reading = nbytes / self.read_gb_s.value / 1e3
+        return max(reading, first) + (1 - self.overlap.value) * min(reading, first) + sum(others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

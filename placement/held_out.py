@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from .replay import Touches, touches
+from .sample import phase_of
 from .shape import ModelShape
-from .trace import PhaseCounts, RoutingTrace, empty_trace, last_tokens
+from .trace import RoutingTrace, empty_trace, last_tokens
 
-_NEUTRAL_TOKENS = 512
+_NEUTRAL_TOKENS = 1024  # for as many streams in each half as may be asked for
 _SEED = 7
 
 
@@ -16,6 +18,21 @@ def halves(trace: RoutingTrace) -> tuple[RoutingTrace, RoutingTrace]:
     middle = len(trace.sample) // 2
     first = replace(trace, sample=trace.sample[:middle], starts=trace.starts[trace.starts < middle])
     return _counted(first), _counted(last_tokens(trace, len(trace.sample) - middle))
+
+
+def touched_halves(learned: RoutingTrace, rest: RoutingTrace, streams: int) -> tuple[Touches, int]:
+    """What so many streams touch in both halves, one after the other, and how many steps the first has.
+
+    Raises ValueError where a half has fewer tokens than there are streams.
+    """
+    if len(learned.sample) < streams:
+        raise ValueError(
+            f"the trace's sample holds {len(learned.sample) + len(rest.sample)} decoded tokens, too few to replay "
+            f"{streams} stream{'s' if streams > 1 else ''} on each half; record {2 * streams} or more by "
+            "`isotherm profile`, or ask for fewer streams"
+        )
+    first = touches(learned, streams)
+    return first.then(touches(rest, streams)), first.steps
 
 
 def neutral_trace(shape: ModelShape) -> RoutingTrace:
@@ -31,14 +48,4 @@ def neutral_trace(shape: ModelShape) -> RoutingTrace:
 
 def _counted(trace: RoutingTrace) -> RoutingTrace:
     """With the counts of decode that its sample has."""
-    tokens, layers, top_k = trace.sample.shape
-    keys = trace.sample.astype(np.int64) + (np.arange(layers) * trace.num_experts)[:, None]
-    counts = np.bincount(keys.reshape(-1), minlength=layers * trace.num_experts).reshape(layers, -1).astype(np.float64)
-    decode = PhaseCounts(
-        counts=counts,
-        mass=counts / top_k,
-        tokens=np.full(layers, float(tokens)),
-        steps=float(tokens),
-        distinct=np.full(layers, float(tokens * top_k)),
-    )
-    return replace(trace, phases={**trace.phases, "decode": decode})
+    return replace(trace, phases={**trace.phases, "decode": phase_of(trace.sample, trace.num_experts)})

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .held_out import halves
-from .replay import CacheKind, hottest, replay, touches
+from .held_out import halves, touched_halves
+from .replay import CacheKind, hottest, replay
 from .simulate import MOST_TOKENS, SEED_SHARE
 from .trace import RoutingTrace, last_tokens
 
@@ -30,8 +30,7 @@ def hit_rates(trace: RoutingTrace, policies: Sequence[CacheKind], streams: int =
     A cache brings in whatever it misses. Raises ValueError where the sample is too short for the streams.
     """
     learned, rest = halves(last_tokens(trace, MOST_TOKENS))
-    first = touches(learned, streams)
-    touched = first.then(touches(rest, streams))
+    touched, warm = touched_halves(learned, rest, streams)
     counts = learned.phases["decode"].counts
     for slots in sorted({max(round(share * trace.num_experts), 1) for share in SHARES}):
         for policy in policies:
@@ -43,6 +42,6 @@ def hit_rates(trace: RoutingTrace, policies: Sequence[CacheKind], streams: int =
                 streams=streams,
                 slots=slots,
                 share=slots / trace.num_experts,
-                hit_rate=found.hit_rate(first.steps),
-                loads_per_token=found.loads_per_step(first.steps) / streams,
+                hit_rate=found.hit_rate(warm),
+                loads_per_token=found.loads_per_step(warm) / streams,
             )

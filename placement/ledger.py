@@ -66,8 +66,17 @@ class Overheads:
     def of_ram(self) -> int:
         return max(self.runtime, self.activations) + self.pinned
 
+    def vram_terms(self, device: int) -> tuple[Term, ...]:
+        """Of an accelerator that is used."""
+        return (
+            Term("prefill staging", self.staging[device]),
+            Term("activations", self.activations),
+            Term("accelerator context", CONTEXT_BYTES),
+            Term("headroom", HEADROOM_BYTES),
+        )
+
     def of_vram(self, device: int) -> int:
-        return CONTEXT_BYTES + HEADROOM_BYTES + self.activations + self.staging[device]
+        return sum(term.nbytes for term in self.vram_terms(device))
 
 
 def device_name(device: int) -> str:
@@ -129,22 +138,13 @@ def draw_up(load: Load, overheads: Overheads, ram: int, vram: tuple[int, ...]) -
     """The accounts of RAM and of each accelerator, of which `ram` and `vram` bytes may be used altogether."""
     accounts = [_account(RAM, ram, load.terms(CPU), _ram_terms(overheads))]
     for device, budget in enumerate(vram):
-        fixed = _vram_terms(overheads, device) if budget else ()
+        fixed = overheads.vram_terms(device) if budget else ()
         accounts.append(_account(device_name(device), budget, load.terms(device), fixed))
     return tuple(accounts)
 
 
 def _account(device: str, budget: int, *terms: Iterable[Term]) -> Account:
     return Account(device=device, budget=budget, terms=tuple(term for term in chain(*terms) if term.nbytes))
-
-
-def _vram_terms(overheads: Overheads, device: int) -> Iterable[Term]:
-    return (
-        Term("prefill staging", overheads.staging[device]),
-        Term("activations", overheads.activations),
-        Term("accelerator context", CONTEXT_BYTES),
-        Term("headroom", HEADROOM_BYTES),
-    )
 
 
 def _ram_terms(overheads: Overheads) -> Iterable[Term]:

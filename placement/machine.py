@@ -33,6 +33,9 @@ class Machine:
         size = self.shape.hidden_size
         return self.device(source).fetch_ms(tokens, size) + self.device(target).send_ms(tokens, size)
 
+    def round_trip_ms(self, source: int, target: int, tokens: int) -> float:
+        return self.hop_ms(source, target, tokens) + self.hop_ms(target, source, tokens)
+
     def experts(self, layer: LayerShape, demand: Demand, dense_device: int, devices: set[int]) -> ExpertCost:
         """Of the experts on some devices of a layer whose activations come from `dense_device`."""
         return ExpertCost(demand, {device: self._branch(layer, demand, dense_device, device) for device in devices})
@@ -41,6 +44,6 @@ class Machine:
         cost, tokens = self.device(device), demand.tokens
         return Branch(
             call_ms=cost.call_ms,
-            hop_ms=self.hop_ms(dense_device, device, tokens) + self.hop_ms(device, dense_device, tokens),
+            hop_ms=self.round_trip_ms(dense_device, device, tokens),
             table=cost.expert_ms(layer.expert, demand.chances.shape[1] - 1),
         )

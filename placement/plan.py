@@ -49,11 +49,12 @@ class LayerPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """inputs: sha256 of shape, hardware and trace ("" for none). context: tokens that a stream may have; traffic: what
-    the predictions are for. layers, embed, head: devices. value_ms_by_gib: by accelerator, ms of a decode step that
-    each GiB on it saves, the best first; the last may be a part of one, and counts as a whole one.
-    shadow_price_ms_per_gib: by accelerator, what the next would save. parts_ms: where a decode step goes. cpu_gb:
-    weights and KV read from RAM in a step, and bound_tok_s: what reading them alone allows.
+    """fingerprint: of the checkpoint, empty where its weights were not there. inputs: sha256 of shape (its sizes),
+    hardware and trace ("" for none). context: tokens that a stream may have; traffic: what the predictions are for.
+    layers, embed, head: devices. value_ms_by_gib: by accelerator, ms of a decode step that each GiB on it saves, the
+    best first; the last may be a part of one, and counts as a whole one. shadow_price_ms_per_gib: by accelerator, what
+    the next would save. parts_ms: where a decode step goes. cpu_gb: weights and KV read from RAM in a step, and
+    bound_tok_s: what reading them alone allows.
     """
 
     model: str
@@ -90,8 +91,14 @@ class Plan:
         )
 
     def check_model(self, shape: ModelShape) -> None:
-        """Raises PlanError where the plan is not one of this model."""
-        if self.fingerprint != shape.fingerprint:
+        """Raises PlanError where the plan is not one of this model; made before the weights were there, it is one of
+        all that have its sizes."""
+        if not self.fingerprint and self.inputs.get("shape") != digest(shape.sizes):
+            raise PlanError(
+                f"the plan was made before the weights of {self.model} were there, and those of {shape.name} have "
+                "other sizes; make one for them by: isotherm plan MODEL --out FILE"
+            )
+        if self.fingerprint not in ("", shape.fingerprint):
             raise PlanError(
                 f"the plan is of {self.model} ({self.fingerprint[:12]}), not of {shape.name} "
                 f"({shape.fingerprint[:12]}); make one for it by: isotherm plan MODEL --out FILE"

@@ -66,28 +66,15 @@ class Replay:
         """Share of touched experts that lay in the cache, from step `first` on."""
         return float(self.hits[self.touches.offsets[first * self.touches.layers] :].mean())
 
-    def layer_hit_rates(self, first: int = 0) -> NDArray[np.float64]:
-        """float64 [layers]."""
-        found = self.touches.sums(self.hits)[first:].sum(axis=0)
-        wanted = np.diff(self.touches.offsets).reshape(-1, self.touches.layers)[first:].sum(axis=0)
-        return np.asarray(found / wanted, np.float64)
-
     def loads_per_step(self, first: int = 0) -> float:
         """Mean number of experts brought in by a step, all layers together."""
         return float(self.touches.sums(self.loads)[first:].sum(axis=1).mean())
 
 
 def touches(trace: RoutingTrace, streams: int = 1) -> Touches:
-    """Of decode steps of so many streams, each of which goes through an equal part of the sample.
-
-    Raises ValueError if the sample is too short.
-    """
+    """Of decode steps of so many streams, each of which goes through an equal part of the sample, which has a token for
+    each at least."""
     steps = len(trace.sample) // streams
-    if steps == 0:
-        raise ValueError(
-            f"the trace's sample holds {len(trace.sample)} tokens, too few to replay {streams} streams; record a "
-            "longer one or ask for fewer streams"
-        )
     layers, experts = len(trace.layers), trace.num_experts
     lanes = trace.sample[: steps * streams].reshape(streams, steps, layers, trace.top_k)
     chosen = lanes.transpose(1, 2, 3, 0).reshape(steps * layers, -1).astype(np.int64)

@@ -1,6 +1,6 @@
 """ModelShape: what placement needs to know of a model: sizes and bytes, no weights."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 CPU = -1  # the device number of the host; accelerators count from 0
 
@@ -70,6 +70,11 @@ class ModelShape:
     tied: bool = False
     vector_bytes: int = 0
     whole: bool = True
+
+    @property
+    def sizes(self) -> "ModelShape":
+        """Without what model it is: the same of a header and of the whole file."""
+        return replace(self, name="", fingerprint="", whole=True)
 
     @property
     def nbytes(self) -> int:

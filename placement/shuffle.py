@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from .sample import phase_of
 from .trace import PhaseCounts, RoutingTrace
 
 
@@ -31,22 +32,6 @@ def shuffled_preferences(parts: NDArray[np.float64], rng: np.random.Generator) -
 
 
 def _with_sample(trace: RoutingTrace, sample: NDArray[np.uint16]) -> RoutingTrace:
-    """The trace of this sample alone, as of steps of one token with equal weights."""
-    tokens, layers, top_k = sample.shape
-    counts = count_sample(sample, trace.num_experts)
-    decode = PhaseCounts(
-        counts=counts,
-        mass=counts / top_k,
-        tokens=np.full(layers, float(tokens)),
-        steps=float(tokens),
-        distinct=np.full(layers, float(tokens * top_k)),
-    )
-    prefill = PhaseCounts.zeros(layers, trace.num_experts)
-    return replace(trace, sample=sample, phases={"prefill": prefill, "decode": decode})
-
-
-def count_sample(sample: NDArray[np.uint16], num_experts: int) -> NDArray[np.float64]:
-    """Activations [layers, experts] in a sample."""
-    layers = sample.shape[1]
-    numbered = sample + np.arange(layers)[:, None] * num_experts
-    return np.bincount(numbered.ravel(), minlength=layers * num_experts).reshape(layers, num_experts).astype(np.float64)
+    """The trace of this sample alone."""
+    prefill = PhaseCounts.zeros(sample.shape[1], trace.num_experts)
+    return replace(trace, sample=sample, phases={"prefill": prefill, "decode": phase_of(sample, trace.num_experts)})

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from .cost import CostModel
 from .draft import Planner, Wish, draft, model_of
 from .hardware import CpuProfile, HardwareProfile
-from .held_out import halves, neutral_trace
+from .held_out import halves, neutral_trace, touched_halves
 from .ledger import RAM
 from .machine import Machine
 from .placed import Placement, Prediction
 from .planner import plan_placement
-from .replay import CacheKind, Replay, Touches, hottest, replay, touches
+from .replay import CacheKind, Replay, Touches, hottest, replay
 from .shape import CPU, ModelShape
 from .slots import even_slots
 from .step_clock import Served, StepClock
@@ -154,8 +154,7 @@ class Simulator:
     def _touched(self, streams: int) -> tuple[Touches, int]:
         """What both halves touch, and how many steps the first has."""
         if streams not in self._touches:
-            first = touches(self._learned, streams)
-            self._touches[streams] = first.then(touches(self._rest, streams)), first.steps
+            self._touches[streams] = touched_halves(self._learned, self._rest, streams)
         return self._touches[streams]
 
     def _replay(self, policy: CacheKind, slots: NDArray[np.int64], streams: int, max_loads: int | None) -> Replay:

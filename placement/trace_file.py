@@ -24,7 +24,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .files import locked, replacing
+from .files import lock_of, locked, replacing
 from .trace import PHASES, SAMPLE_TOKENS, RoutingTrace, TraceError, appended
 from .trace_parts import FORMAT, VERSION, OtherVersion, array_names, read_array, read_header, trace_of
 
@@ -35,10 +35,19 @@ DAMAGE = (ValueError, KeyError, RuntimeError, EOFError, zipfile.BadZipFile, zlib
 
 
 def save_trace(path: Path, trace: RoutingTrace) -> None:
-    """Writes or replaces the file in one step. Raises TraceError for a trace without traffic, OSError as the system
-    does."""
-    with locked(path):
-        _write(path, trace)
+    """Writes or replaces the file in one step, without regard to those who `merge_into` it.
+
+    Raises TraceError for a trace without traffic, OSError as the system does.
+    """
+    if trace.empty:
+        raise TraceError(f"{path}: no token was recorded, so there is no routing trace to write; run prompts first")
+    arrays: dict[str, NDArray[Any]] = {"header": np.frombuffer(json.dumps(_header(trace)).encode(), np.uint8)}
+    arrays |= {f"{phase}_{name}": getattr(trace.phases[phase], name) for phase, name in array_names()}
+    arrays |= {"sample": trace.sample, "starts": trace.starts}
+    with replacing(path) as file, _archive(file) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w") as member:
+                np.lib.format.write_array(member, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False)
 
 
 def load_trace(path: Path, fingerprint: str | None = None) -> RoutingTrace:
@@ -77,7 +86,7 @@ def merge_into(
     Writers take turns by a lock file beside it. A trace without traffic changes nothing. Raises TraceError as
     `load_trace` does, and leaves the file as it is then.
     """
-    with locked(path):
+    with locked(lock_of(path)):
         before = load_trace(path, trace.fingerprint) if path.exists() else None
         if before is None:
             after = trace
@@ -89,14 +98,12 @@ def merge_into(
             except TraceError as error:
                 raise TraceError(f"{path}: {error}") from error
         if not after.empty:
-            _write(path, after)
+            save_trace(path, after)
         return after
 
 
-def _write(path: Path, trace: RoutingTrace) -> None:
-    if trace.empty:
-        raise TraceError(f"{path}: no token was recorded, so there is no routing trace to write; run prompts first")
-    header = {
+def _header(trace: RoutingTrace) -> dict[str, object]:
+    return {
         "format": FORMAT,
         "version": VERSION,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -108,13 +115,6 @@ def _write(path: Path, trace: RoutingTrace) -> None:
         "sample_tokens": len(trace.sample),
         "sequences": len(trace.starts),
     }
-    arrays: dict[str, NDArray[Any]] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
-    arrays |= {f"{phase}_{name}": getattr(trace.phases[phase], name) for phase, name in array_names()}
-    arrays |= {"sample": trace.sample, "starts": trace.starts}
-    with replacing(path) as file, _archive(file) as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w") as member:
-                np.lib.format.write_array(member, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False)
 
 
 def _archive(file: IO[bytes]) -> zipfile.ZipFile:

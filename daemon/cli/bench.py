@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from ...cpu_kernels.kv_layout import KvCache
 from ...cpu_kernels.seating import Affinity
 from ..config import Config
 from .bench_tables import curve_table, kernel_table, model_table, moe_table
+from .model_options import KvKind, NoPackCache, kv_kind
 from .output import ExitCode, fail, out, refusals
 from .progress import progress_bars
+from .target import check_target
+from .values import numbers
 
 if TYPE_CHECKING:
     from ...experts.random_weights import MoeShape
@@ -23,20 +25,28 @@ _DEFAULT = Config()
 _MOST_STREAMS, _MOST_THREADS, _MOST_TOKENS, _MOST_WIDTH = 512, 1024, 65536, 1 << 20
 _MODES = {  # the parameters that belong to one thing to measure
     **dict.fromkeys(
-        ("model", "affinity", "prompt", "gen", "streams", "context", "kv_cache", "no_pack_cache"), "a model"
+        ("model", "affinity", "prompt", "gen", "streams", "rounds", "context", "kv_cache", "no_pack_cache", "trace"),
+        "a model",
     ),
     **dict.fromkeys(("moe", "weight_format", "tokens"), "--moe"),
     "kernels": "--kernels",
 }
-KvKind = Annotated[
-    str, typer.Option("--kv-cache", help="Numbers of the KV cache: int16, int8, f16, bf16, f32.", metavar="KIND")
-]
-NoPackCache = Annotated[
-    bool, typer.Option("--no-pack-cache", help="Pack the weights in memory, and keep no file of them.")
-]
 Context = Annotated[
     int,
     typer.Option(help="Tokens in the context before decoding.", min=0, show_default="none, with --streams 128 each"),
+]
+Threads = Annotated[
+    str | None,
+    typer.Option(
+        help="CPU threads of the engine; auto measures which number decodes fastest.",
+        show_default="one per physical core",
+    ),
+]
+Trace = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write where the tokens were routed, for `isotherm plan --trace`.", metavar="FILE", show_default=False
+    ),
 ]
 Moe = Annotated[
     str | None,
@@ -55,13 +65,7 @@ def bench(
             help="A .gguf file or a safetensors folder; none is the embedded demo model.", show_default=False
         ),
     ] = None,
-    threads: Annotated[
-        str | None,
-        typer.Option(
-            help="CPU threads of the engine; auto measures which number decodes fastest.",
-            show_default="one per physical core",
-        ),
-    ] = None,
+    threads: Threads = None,
     affinity: Annotated[
         str, typer.Option(help="What threads are bound to, as for `isotherm serve`.", metavar="none|cores")
     ] = "none",
@@ -70,9 +74,11 @@ def bench(
     streams: Annotated[
         str, typer.Option(help="How many streams to decode at the same time, one measurement each.")
     ] = "1,4,8",
+    rounds: Annotated[int, typer.Option(help="How often to measure all; medians count.", min=1)] = 3,
     context: Context = 0,
     kv_cache: KvKind = _DEFAULT.kv_cache,
     no_pack_cache: NoPackCache = False,
+    trace: Trace = None,
     moe: Moe = None,
     weight_format: Annotated[str, typer.Option("--format", help="The format of the weights of --moe.")] = "q4_0",
     tokens: Annotated[str, typer.Option(help="Tokens in a step of --moe, one measurement each.")] = "1,16,64,256,1024",
@@ -99,10 +105,12 @@ def bench(
             affinity=_affinity(affinity),
             prompt=prompt,
             gen=gen,
-            streams=_numbers("--streams", streams, _MOST_STREAMS),
+            streams=numbers("--streams", streams, _MOST_STREAMS),
+            rounds=rounds,
             context=context,
-            kv_cache=_kv_cache(kv_cache),
+            kv_cache=kv_kind(kv_cache),
             pack_cache=not no_pack_cache,
+            trace=trace,
         )
         _bench_model(model, options, as_json)
 
@@ -121,6 +129,7 @@ def _bench_model(model: Path | None, options: "BenchOptions", as_json: bool) -> 
     from ..assembly import demo_model
     from ..bench import measure
 
+    check_target("--trace", options.trace)
     with refusals(), progress_bars() as report:
         result = measure(model or demo_model(report), options, report)
     if as_json:
@@ -138,7 +147,7 @@ def _bench_moe(shape: str, weight_format: str, threads: int, tokens: str, as_jso
     from ...experts.formats import FORMATS
     from ..bench_moe import MoeOptions, measure_moe
 
-    sizes, counts = _shape(shape), _numbers("--tokens", tokens, _MOST_TOKENS)
+    sizes, counts = _shape(shape), numbers("--tokens", tokens, _MOST_TOKENS)
     if weight_format.upper() not in FORMATS:
         known = ", ".join(name.lower() for name in FORMATS)
         fail(f"--format is {weight_format!r}; choose from {known}", ExitCode.USAGE)
@@ -180,22 +189,6 @@ def _affinity(text: str) -> Affinity:
     if text not in get_args(Affinity):
         fail(f"--affinity is {text!r}; it must be one of {', '.join(get_args(Affinity))}", ExitCode.USAGE)
     return cast(Affinity, text)
-
-
-def _kv_cache(text: str) -> KvCache:
-    if text not in get_args(KvCache):
-        fail(f"--kv-cache is {text!r}; it must be one of {', '.join(get_args(KvCache))}", ExitCode.USAGE)
-    return cast(KvCache, text)
-
-
-def _numbers(option: str, text: str, most: int) -> tuple[int, ...]:
-    try:
-        numbers = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        numbers = ()
-    if not numbers or not all(1 <= number <= most for number in numbers):
-        fail(f"{option} is {text!r}; name numbers from 1 to {most} with commas, such as 1,4,8", ExitCode.USAGE)
-    return numbers
 
 
 def _shape(text: str) -> "MoeShape":

@@ -6,9 +6,11 @@ from typer.core import TyperGroup
 
 
 class DefaultCommand(TyperGroup):
-    """`isotherm profile model.gguf` is `isotherm profile record model.gguf`: the first command registered is the
-    default. A file that bears the name of a command is written as ./name."""
+    """`isotherm profile model.gguf` is `isotherm profile record model.gguf`, and its help says so: the first command
+    registered is the default. A file that bears the name of a command is written as ./name."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        first = args[0] if args else ""
-        return super().parse_args(ctx, args if first in self.commands else [next(iter(self.commands)), *args])
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        chosen = args[0] if args else ""
+        if chosen in self.commands:
+            return super().make_context(info_name, args, parent, **extra)
+        return next(iter(self.commands.values())).make_context(info_name, args, parent, **extra)

@@ -21,7 +21,7 @@ class ExitCode(IntEnum):
     """Exit codes. 2 is also what a wrong command line gives; stopped while loading gives 128 + the signal."""
 
     FAILURE = 1
-    USAGE = 2
+    USAGE = 2  # or a trace, plan or profile that cannot be used
     MODEL = 3  # the model cannot be served
     MEMORY = 4  # it does not fit into memory
     ADDRESS = 5  # the address cannot be listened on

@@ -4,25 +4,23 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...cpu_kernels.kv_layout import KvCache
 from ..config import Config
 from .default_command import DefaultCommand
+from .model_options import KvKind, Trace, kv_kind
 from .output import ExitCode, fail, out, refusals
 from .progress import progress_bars
+from .sizes import bytes_of
 from .target import check_target
 
 if TYPE_CHECKING:
     from ...placement.plan import Plan
 
 _DEFAULT = Config()
-_SIZE = re.compile(
-    r"gpu(?P<device>\d{1,2})=(0|(?P<size>\d{1,9}(\.\d{1,6})?)(?P<unit>[KMGT]i?B))", re.IGNORECASE | re.ASCII
-)
-_UNITS = {"k": 1, "m": 2, "g": 3, "t": 4}
+_DEVICE = re.compile(r"gpu(\d{1,2})", re.IGNORECASE | re.ASCII)
 
 plan = typer.Typer(cls=DefaultCommand, context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -52,13 +50,6 @@ Context = Annotated[
 Hardware = Annotated[
     str | None,
     typer.Option(help="A machine by name or by its profile.", metavar="NAME|FILE", show_default="this machine"),
-]
-Trace = Annotated[
-    Path | None,
-    typer.Option(help="Which experts the traffic goes to.", metavar="FILE", show_default="the model's own, if any"),
-]
-KvKind = Annotated[
-    str, typer.Option("--kv-cache", help="Numbers of the KV cache: int16, int8, f16, bf16, f32.", metavar="KIND")
 ]
 WeightFormat = Annotated[
     str | None, typer.Option("--format", help="As if the weights were in this format.", show_default="the model's own")
@@ -94,7 +85,7 @@ def make(
 
     check_target("--out", to)
     with refusals(), progress_bars() as report:
-        _check_kind(kv_cache)
+        kind = kv_kind(kv_cache)
         options = PlanOptions(
             model=model or demo_model(report),
             vram=_sizes(vram or ()),
@@ -102,7 +93,7 @@ def make(
             streams=streams,
             hardware=hardware,
             trace=trace,
-            kv_cache=cast(KvCache, kv_cache),
+            kv_cache=kind,
             weight_format=None if weight_format is None else weight_format.upper(),
         )
         made = make_plan(options, report)
@@ -149,11 +140,6 @@ def _show(made: "Plan", as_json: bool) -> None:
         out.print(table, highlight=False)
 
 
-def _check_kind(text: str) -> None:
-    if text not in get_args(KvCache):
-        fail(f"--kv-cache is {text!r}; it must be one of {', '.join(get_args(KvCache))}", ExitCode.USAGE)
-
-
 def _sizes(texts: Sequence[str]) -> dict[int, int]:
     """Bytes by the number of an accelerator."""
     found: dict[int, int] = {}
@@ -167,11 +153,8 @@ def _sizes(texts: Sequence[str]) -> dict[int, int]:
 
 def _size(text: str) -> tuple[int, int]:
     """The number of an accelerator and bytes."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
+    name, _, size = text.strip().partition("=")
+    device, nbytes = _DEVICE.fullmatch(name), bytes_of(size)
+    if device is None or nbytes is None:
         fail(f"--vram is {text!r}; name an accelerator and a size, such as gpu0=10GiB or gpu0=0", ExitCode.USAGE)
-    if match["size"] is None:
-        return int(match["device"]), 0
-    unit = match["unit"].lower()
-    factor = (1024 if "i" in unit else 1000) ** _UNITS[unit[0]]
-    return int(match["device"]), int(float(match["size"]) * factor)
+    return int(device[1]), nbytes

@@ -9,6 +9,7 @@ import typer
 
 from ..config import Config, readable
 from .default_command import DefaultCommand
+from .model_options import NoPackCache
 from .output import ExitCode, fail, out, refusals
 from .progress import progress_bars
 from .target import check_target
@@ -54,9 +55,7 @@ def record(
     context: Annotated[
         int | None, typer.Option(help="Most tokens of prompt and answer together.", show_default="as it is served")
     ] = None,
-    no_pack_cache: Annotated[
-        bool, typer.Option("--no-pack-cache", help="Pack the weights in memory, and keep no file of them.")
-    ] = False,
+    no_pack_cache: NoPackCache = False,
 ) -> None:
     """Run prompts through a model and record which experts their tokens go to.
 
@@ -99,7 +98,7 @@ def show(
         Path | None,
         typer.Argument(
             help="A trace, or the model whose trace is wanted; none is the trace that was recorded last.",
-            metavar="[TRACE|MODEL]",
+            metavar="TRACE|MODEL",
             show_default=False,
         ),
     ] = None,
@@ -145,7 +144,6 @@ def show(
 
 def _check_kept(config: Config) -> None:
     """Refuse to add to a trace that cannot be read, before the work is done."""
-    from ...placement.trace import TraceError
     from ...placement.trace_file import load_trace
     from ..paths import routing_file
     from ..routing_profile import open_routed
@@ -154,26 +152,20 @@ def _check_kept(config: Config) -> None:
     fingerprint = open_routed(config.model).checkpoint.fingerprint
     path = routing_file(fingerprint)
     if path.exists():
-        try:
-            load_trace(path, fingerprint)
-        except TraceError as error:
-            fail(str(error), ExitCode.FAILURE)
+        load_trace(path, fingerprint)
 
 
 def _keep(result: "Profile", to: Path | None) -> None:
-    from ...placement.trace import TraceError
     from ...placement.trace_file import merge_into, save_trace
     from ..paths import routing_file
 
     path = to or routing_file(result.trace.fingerprint)
     try:
-        if to is None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            merge_into(path, result.trace)
-        else:
-            save_trace(path, result.trace)
-    except TraceError as error:
-        fail(str(error), ExitCode.FAILURE)
+        with refusals():
+            if to is None:
+                merge_into(path, result.trace)
+            else:
+                save_trace(path, result.trace)
     except OSError as error:
         remedy = "name another file by --out" if to else "name a file by --out, or set XDG_STATE_HOME to another folder"
         fail(f"{readable(path)} cannot be written: {error.strerror or error}; {remedy}", ExitCode.FAILURE)
@@ -183,7 +175,6 @@ def _keep(result: "Profile", to: Path | None) -> None:
 
 
 def _trace_of(source: Path | None) -> "RoutingTrace":
-    from ...placement.trace import TraceError
     from ...placement.trace_file import load_trace
     from ..paths import routing_file
 
@@ -203,10 +194,7 @@ def _trace_of(source: Path | None) -> "RoutingTrace":
                     f"isotherm profile {readable(source)}",
                     ExitCode.FAILURE,
                 )
-    try:
         return load_trace(path, fingerprint)
-    except TraceError as error:
-        fail(str(error), ExitCode.FAILURE)
 
 
 def _newest() -> Path:

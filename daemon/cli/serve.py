@@ -26,6 +26,7 @@ from ..paths import log_file
 from ..state import DaemonState, own_start, read_state, remove_state, write_state
 from .address import BindError, bind, is_local
 from .background import detach, hints, wait_until_ready
+from .model_options import KvKind
 from .output import ExitCode, err, fail, refusals
 from .program import program
 from .progress import progress_bars, stage_lines
@@ -103,9 +104,7 @@ def serve(
     kv_gib: KvGib = _DEFAULT.kv_gib,
     max_running: Annotated[int, typer.Option(help="Requests in one step of the model.")] = _DEFAULT.max_running,
     max_queued: MaxQueued = _DEFAULT.max_queued,
-    kv_cache: Annotated[
-        str, typer.Option(help="Numbers of the KV cache: int16, int8, f16, bf16, f32.", metavar="KIND")
-    ] = _DEFAULT.kv_cache,
+    kv_cache: KvKind = _DEFAULT.kv_cache,
     no_pack_cache: NoPackCache = not _DEFAULT.pack_cache,
     plan: PlanFile = _DEFAULT.plan,
     accelerator: AcceleratorNames = None,

@@ -3,13 +3,13 @@
 import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 
-from ...cpu_kernels.kv_layout import KvCache
 from ..config import Config, readable
+from .model_options import KvKind, Trace, kv_kind
 from .output import ExitCode, fail, out, refusals
 from .progress import progress_bars
 from .simulate_options import (
@@ -21,23 +21,18 @@ from .simulate_options import (
     Formats,
     Hardware,
     Json,
-    KvKind,
     OutDir,
     Png,
     Policies,
     Source,
     Streams,
     Threads,
-    Trace,
     Vram,
-    numbers,
-    one_of,
-    parts,
     policies,
     size,
     targets,
-    values_of,
 )  # fmt: skip
+from .values import numbers, one_of, parts, values_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -87,8 +82,7 @@ def simulate(
     from ...experts.formats import FORMATS
     from ..what_if import Grid
 
-    if kv_cache not in get_args(KvCache):
-        fail(f"--kv-cache is {kv_cache!r}; it must be one of {', '.join(get_args(KvCache))}", ExitCode.USAGE)
+    kind = kv_kind(kv_cache)
     with refusals(), progress_bars() as report:
         from ..assembly import demo_model
 
@@ -102,7 +96,7 @@ def simulate(
             weight_format=values_of("--format", formats, lambda text: one_of("--format", text.upper(), tuple(FORMATS))),
             threads=(None,) if threads is None else numbers("--threads", threads, MOST_THREADS),
             policies=chosen,
-            kv_cache=cast(KvCache, kv_cache),
+            kv_cache=kind,
         )
     _simulate_model(grid, files)
 

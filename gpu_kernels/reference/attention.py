@@ -6,6 +6,7 @@ segment is walked in strides of four blocks with a running softmax. What a row d
 G sequences with N tokens each are worked on together: R = N * heads / kv_heads rows of each KV head. P positions.
 """
 
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -67,19 +68,11 @@ def _attention(q: Tensor, cache: KvCache, rows: Rows) -> Tensor:
     """q [kv_heads, G, R, D] -> the same shape."""
     queries = (CodeQueries if cache.limit else FloatQueries)(q, cache)
     first, last = (int(x) for x in (rows.first.min(), rows.last.max()))
-    total = _nothing(queries.padded)
-    for segment in range(first // SEGMENT, last // SEGMENT + 1):
-        begin = max(first, segment * SEGMENT) // STRIDE * STRIDE
-        total = _merged(total, _segment(queries, rows, begin, min(last, (segment + 1) * SEGMENT - 1)))
+    borders = range(first // SEGMENT * SEGMENT, last + 1, SEGMENT)
+    parts = (_segment(queries, rows, max(first, b) // STRIDE * STRIDE, min(last, b + SEGMENT - 1)) for b in borders)
+    total = reduce(_merged, parts)
     share = divide(1, add_lanes(total.weights)).unsqueeze(-1)
     return (total.values * share)[..., : cache.head_dim]
-
-
-def _nothing(rows: Tensor) -> Part:
-    """Rows [..., D] that have seen nothing."""
-    return Part(
-        rows.new_full((*rows.shape[:-1], 1), _UNSEEN), rows.new_zeros((*rows.shape[:-1], LANES)), torch.zeros_like(rows)
-    )
 
 
 def _merged(total: Part, part: Part) -> Part:
@@ -103,15 +96,11 @@ def _segment(queries: CodeQueries | FloatQueries, rows: Rows, begin: int, last: 
     start = torch.full_like(highest[..., :1], _UNSEEN)
     rising = torch.cat([start, torch.where(highest > _UNSEEN, highest, _UNSEEN)], dim=-1)  # without what is no number
     tops = rising.cummax(dim=-1).values
-    lowered = exp2(tops[..., :-1] - tops[..., 1:])
-    part = _nothing(queries.padded)
-    for number in range(strides):
-        top, old = (x[..., number : number + 1] for x in (tops[..., 1:], lowered))
-        weights = exp2(fma(scores[..., number, :], queries.scale, -top))
-        visible = seen[..., number, :]
-        weights = torch.where(visible, weights, 0)
-        a, b, c, d = torch.split(weights, LANES, dim=-1)
-        sums = fma(part.weights, old, (a + b) + (c + d))
-        here = blocks[:, number * STRIDE // KV_BLOCK : (number + 1) * STRIDE // KV_BLOCK]
-        part = Part(top, sums, queries.add(part.values, old, weights, visible, here))
-    return part
+    weights = exp2(fma(scores, queries.scale.unsqueeze(-1), -tops[..., 1:, None]))
+    weights = torch.where(seen, weights, 0)
+    kept = exp2(tops[..., :-1] - tops[..., 1:])
+    a, b, c, d = torch.split(weights, LANES, dim=-1)
+    sums = torch.zeros_like(a[..., 0, :])
+    for each, old in zip(((a + b) + (c + d)).unbind(dim=-2), torch.split(kept, 1, dim=-1), strict=True):
+        sums = fma(sums, old, each)
+    return Part(tops[..., -1:], sums, queries.weighted(weights, seen, kept, blocks))

@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from ..kernels import KvCache
 from .fused import divide, fma
-from .kv import CHUNK, KEY_GROUP, KV_BLOCK, SMALLEST, key_codes, value_codes
+from .kv import CHUNK, KEY_GROUP, KV_BLOCK, SMALLEST, key_codes, key_scales, value_codes, value_scales
 
 _LIMIT = 8191  # of codes of queries
 _WEIGHT_LIMIT = 2 * _LIMIT + 1
@@ -30,23 +30,26 @@ class CodeQueries:
 
     def scores(self, blocks: Tensor) -> Tensor:
         """With the keys of blocks [G, B], but for the queries' scales: [kv_heads, G, R, P]."""
-        keys, scales = key_codes(self._cache, blocks)
+        keys, scales = key_codes(self._cache, blocks), key_scales(self._cache, blocks)
         total = torch.zeros_like(self.scale * scales[:, :, :1])
         for number, scale in enumerate(torch.split(scales, 1, dim=2)):
             group = slice(number * KEY_GROUP, (number + 1) * KEY_GROUP)
             total = fma((self._codes[..., group] @ keys[:, :, group]).float(), scale, total)
         return total
 
-    def add(self, total: Tensor, old: Tensor, weights: Tensor, seen: Tensor, blocks: Tensor) -> Tensor:
-        """total [kv_heads, G, R, D] * old + weights [kv_heads, G, R, 64] times the values of blocks [G, 4]."""
-        values, scales = value_codes(self._cache, blocks)
-        scaled = torch.where(seen, weights * scales.unsqueeze(2), 0)
+    def weighted(self, weights: Tensor, seen: Tensor, kept: Tensor, blocks: Tensor) -> Tensor:
+        """Values of blocks [G, B] by their weights [kv_heads, G, R, strides, 64], as codes: [kv_heads, G, R, D]. kept
+        [kv_heads, G, R, strides]: what is left of the sum before each stride."""
+        scales = torch.unflatten(value_scales(self._cache, blocks), 2, (1, *weights.shape[-2:]))
+        scaled = torch.where(seen, weights * scales, 0)
         new, inverse = _scaling(scaled.amax(dim=-1, keepdim=True), _WEIGHT_LIMIT)
-        codes = _rounded(scaled, inverse)
-        sums = torch.zeros_like(total)
-        for block, each in enumerate(values.unbind(dim=2)):
-            sums = sums + (codes[..., block * KV_BLOCK : (block + 1) * KV_BLOCK] @ each).float()
-        return fma(sums, new, total * old)
+        codes = torch.unflatten(_rounded(scaled, inverse), -1, (-1, KV_BLOCK))
+        total = torch.zeros_like(self.padded)
+        for number, here in enumerate(torch.split(blocks, codes.shape[-2], dim=1)):
+            values = value_codes(self._cache, here)  # [kv_heads, G, 4, 16, D]
+            a, b, c, d = (codes[..., number, :, :].transpose(2, 3) @ values).float().unbind(dim=2)
+            total = fma(((a + b) + c) + d, new[..., number, :], total * kept[..., number, None])
+        return total
 
 
 def _scaling(largest: Tensor, limit: int) -> tuple[Tensor, Tensor]:

@@ -5,8 +5,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..kernels import KvCache
-from .fused import fma
-from .kv import key_floats, value_floats
+from .fused import add
+from .kv import KV_BLOCK, key_floats, value_floats
 
 _LOG2_E = 1.4426950408889634
 
@@ -22,18 +22,23 @@ class FloatQueries:
 
     def scores(self, blocks: Tensor) -> Tensor:
         """With the keys of blocks [G, B]: [kv_heads, G, R, P]. Even and odd elements are summed by themselves."""
-        keys = key_floats(self._cache, blocks).unsqueeze(3)  # [kv_heads, G, D, 1, P]
-        queries = self.padded.unsqueeze(-1)
-        sums = [torch.zeros_like(queries[:, :, :, 0] * keys[:, :, 0]) for _ in range(2)]
-        for element in range(keys.shape[2]):
-            sums[element % 2] = fma(queries[:, :, :, element], keys[:, :, element], sums[element % 2])
+        keys = key_floats(self._cache, blocks).double().unsqueeze(2)  # [kv_heads, G, 1, D, P]
+        queries = self.padded.double().unsqueeze(-1)
+        products = (queries[..., element, :] * keys[..., element, :] for element in range(keys.shape[3]))
+        sums = [torch.zeros_like(self.scale)] * 2
+        for element, product in enumerate(products):
+            sums[element % 2] = add(product, sums[element % 2])
         return sums[0] + sums[1]
 
-    def add(self, total: Tensor, old: Tensor, weights: Tensor, seen: Tensor, blocks: Tensor) -> Tensor:
-        """total [kv_heads, G, R, D] * old + weights [kv_heads, G, R, 64] times the values of blocks [G, 4]."""
-        values = value_floats(self._cache, blocks).unsqueeze(2)  # [kv_heads, G, 1, 64, D]
-        total = total * old
-        for position in range(weights.shape[-1]):
-            one = slice(position, position + 1)
-            total = torch.where(seen[..., one], fma(weights[..., one], values[:, :, :, position], total), total)
+    def weighted(self, weights: Tensor, seen: Tensor, kept: Tensor, blocks: Tensor) -> Tensor:
+        """Values of blocks [G, B] by their weights [kv_heads, G, R, strides, 64], position by position: [kv_heads, G,
+        R, D]. kept [kv_heads, G, R, strides]: what is left of the sum before each stride."""
+        total = torch.zeros_like(self.padded)
+        for number, here in enumerate(torch.split(blocks, weights.shape[-1] // KV_BLOCK, dim=1)):
+            values = value_floats(self._cache, here).double().unsqueeze(2)  # [kv_heads, G, 1, 64, D]
+            total = total * kept[..., number, None]
+            factors, visible = weights[..., number, :, None].double(), seen[..., number, :, None]
+            for position in visible.flatten(0, -3).any(dim=0).nonzero()[:, 0].tolist():
+                added = add(factors[..., position, :] * values[..., position, :], total)
+                total = torch.where(visible[..., position, :], added, total)
         return total

@@ -14,6 +14,7 @@ _ROUNDING = 1e-6  # of the sum of weights that were made to add up to one
 
 
 def align(ids: Tensor, slots: Tensor, out: Groups, count: Tensor) -> None:
+    """See `Kernels.align`."""
     tokens = int(count)
     slot_of = slots[ids[:tokens].long()].flatten()
     out.order.fill_(slot_of.numel())
@@ -31,6 +32,7 @@ def align(ids: Tensor, slots: Tensor, out: Groups, count: Tensor) -> None:
 
 
 def gate_up(x: Record, gate: Matrix, up: Matrix, groups: Groups, out: Record, count: Tensor) -> None:
+    """See `Kernels.gate_up`."""
     for slot, pairs in _by_slot(groups, count):
         rows = take_rows(x, pairs // groups.top_k)
         inner = gated(product(rows, gate, gate.tiles[slot]), product(rows, up, up.tiles[slot]))
@@ -38,6 +40,7 @@ def gate_up(x: Record, gate: Matrix, up: Matrix, groups: Groups, out: Record, co
 
 
 def down(inner: Record, bank: Matrix, groups: Groups, out: Tensor, count: Tensor) -> None:
+    """See `Kernels.down`."""
     for slot, pairs in _by_slot(groups, count):
         out[pairs] = product(take_rows(inner, pairs), bank, bank.tiles[slot])
 
@@ -53,7 +56,8 @@ def _by_slot(groups: Groups, count: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 
 def combine(x: Tensor, outs: Tensor, weights: Tensor | None, gate: Tensor | None, count: Tensor) -> None:
-    """Computed as (sum of weights) * last + sum of weight * (row - last): experts that agree give what one gives."""
+    """See `Kernels.combine`. Experts that agree give what one gives: by (sum of weights) * last + sum of weight * (row
+    - last)."""
     tokens = int(count)
     if weights is None:
         weights = x.new_ones(len(x), 1)

@@ -73,6 +73,7 @@ def exp(x: Tensor) -> Tensor:
 
 
 def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + e^-x)."""
     return divide(1, 1 + exp(-x))
 
 

@@ -15,6 +15,7 @@ _AT_ONCE = 1 << 22  # numbers of a product's terms: larger ones are computed som
 
 
 def embed(tokens: Tensor, matrix: Matrix, out: Tensor, count: Tensor) -> None:
+    """See `Kernels.embed`."""
     number = int(count)
     rows = tokens[:number].long()
     weights = unpack(matrix, matrix.tiles[rows // ROWS]).dense()[: matrix.columns]
@@ -32,6 +33,7 @@ def linear(
     limit: float = float("inf"),
     add: bool = False,
 ) -> None:
+    """See `Kernels.linear`."""
     tokens = int(count)
     y = product(take_rows(x, slice(tokens)), matrix, matrix.tiles)
     if bias is not None:

@@ -11,11 +11,13 @@ _SMALLEST = 2.0**-100  # a span below it is all zero, so that 127 / amax stays f
 
 
 def to_record(x: Tensor, out: Record, count: Tensor) -> None:
+    """See `Kernels.to_record`."""
     tokens = int(count)
     write_record(x[:tokens], out, slice(tokens))
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Record, count: Tensor) -> None:
+    """See `Kernels.rms_norm`."""
     tokens = int(count)
     write_record(normed(x[:tokens], weight, eps), out, slice(tokens))
 

@@ -1,19 +1,20 @@
 """Norm and rotation of queries and keys, in the order of the CPU's: products and sums are rounded one by one."""
 
 import torch
+from torch import Tensor
 
 from ..kernels import Heads, Sequences
 from .records import normed
 
 
 def rotate(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    norms: tuple[torch.Tensor, torch.Tensor] | None,
-    turns: tuple[torch.Tensor, torch.Tensor],
+    q: Tensor,
+    k: Tensor,
+    norms: tuple[Tensor, Tensor] | None,
+    turns: tuple[Tensor, Tensor],
     heads: Heads,
     sequences: Sequences,
-    count: torch.Tensor,
+    count: Tensor,
 ) -> None:
     """See `Kernels.rotate`. norms: of q and k, float32 [D] for each head or [heads * D] for all at once. turns: cosines
     and sines, float32 [positions, half], of which each turns elements i and i + half of a head."""
@@ -28,7 +29,7 @@ def rotate(
         x.copy_(rows.flatten(1))
 
 
-def _normed(x: torch.Tensor, weight: torch.Tensor | None, heads: Heads) -> torch.Tensor:
+def _normed(x: Tensor, weight: Tensor | None, heads: Heads) -> Tensor:
     """Rows [T, heads * D] after norm and clip: [T, heads, D]."""
     if heads.norm == "full" and weight is not None:
         x = normed(x, weight, heads.eps)
@@ -40,7 +41,7 @@ def _normed(x: torch.Tensor, weight: torch.Tensor | None, heads: Heads) -> torch
     return rows.view(len(x), -1, heads.head_dim)
 
 
-def _turned(rows: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
+def _turned(rows: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     half = cosines.shape[-1]
     a, b, rest = rows[..., :half], rows[..., half : 2 * half], rows[..., 2 * half :]
     return torch.cat([a * cosines - b * sines, b * cosines + a * sines, rest], dim=-1)

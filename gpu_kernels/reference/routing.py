@@ -9,6 +9,7 @@ from .fused import LANES, add_lanes, exp
 
 
 def route(logits: Tensor, routing: Routing, ids: Tensor, weights: Tensor, count: Tensor) -> None:
+    """See `Kernels.route`."""
     tokens = int(count)
     lowest = logits.new_tensor(-torch.inf)
     known = torch.where(logits[:tokens].isnan(), lowest, logits[:tokens])

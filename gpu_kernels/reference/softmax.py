@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .fused import fma
+from .fused import add
 
 _MAGIC = 1.5 * 2.0**23  # a sum with it is rounded to an integer, which its low bits hold
 _COLDEST = -125.0
@@ -14,9 +14,9 @@ def exp2(x: Tensor) -> Tensor:
     """2^x of float32, x up to about 0; some 2^-125 below -125, and NaN of NaN."""
     x = torch.where(x < _COLDEST, _COLDEST, x)
     shifted = x + _MAGIC
-    part = x - (shifted - _MAGIC)
-    y = torch.full_like(x, _COEFFICIENTS[0])
-    for coefficient in _COEFFICIENTS[1:]:
-        y = fma(y, part, torch.full_like(x, coefficient))
+    part = (x - (shifted - _MAGIC)).double()
+    y, *others = torch.tensor(_COEFFICIENTS, device=x.device)
+    for coefficient in others:
+        y = add(y * part, coefficient)
     power = y.view(torch.int32) + (shifted.view(torch.int32) << 23)
     return torch.where(torch.isfinite(x), power.view(torch.float32), torch.nan)

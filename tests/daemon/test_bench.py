@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 from isotherm.daemon import bench
-from isotherm.daemon.bench import BenchOptions, Driver, measure, pack_steps
+from isotherm.daemon.bench import BenchOptions, measure
+from isotherm.daemon.bench_driver import Driver, pack_steps
 from isotherm.daemon.config import ConfigError
 from isotherm.daemon.memory import RESERVE, MemoryPlanError
 from isotherm.daemon.paths import packed_folder
 from isotherm.daemon.step import Chunk, StepPlan
+from isotherm.experts.model import open_model
+from isotherm.placement.trace_file import load_trace
 from support.fake_runner import FakeRunner
 from support.tiny import write_gguf
 
@@ -87,8 +90,8 @@ def test_decoding_begins_after_the_context(model: Path, monkeypatch: pytest.Monk
         return decode(self, streams, gen, start)
 
     monkeypatch.setattr(Driver, "decode", noted)
-    measure(model, replace(OPTIONS, streams=(1, 2), context=200, pack_cache=False), lambda *_: None)
-    assert starts[1:] == [(1, 200)] * 4 + [(2, 200)]
+    measure(model, replace(OPTIONS, streams=(1, 2), rounds=2, context=200, pack_cache=False), lambda *_: None)
+    assert starts[1:] == [(1, 200), (1, 200), (2, 200)] * 2
     with pytest.raises(ConfigError, match="context of 513; this model takes at most 512"):
         measure(model, replace(OPTIONS, context=509), lambda *_: None)
 
@@ -113,5 +116,40 @@ def test_packed_weights_are_kept_after_the_measurement_and_read_by_the_next(mode
     assert stages(OPTIONS) == ["reading packed weights", *loading]
 
 
-def test_the_share_of_the_wall_compares_each_run_with_the_reads_around_it() -> None:
-    assert bench._share([9.0, 27.0, 18.0], [10.0, 10.0, 50.0, 10.0]) == 0.9  # the machine's bandwidth changed
+def test_medians_of_all_rounds_count(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds, reads = iter([9.0, 1.0, 2.0, 4.0, 8.0]), iter(range(1, 100))
+    monkeypatch.setattr(Driver, "decode", lambda self, streams, gen, start: next(seconds))
+    monkeypatch.setattr(bench, "PlainReads", lambda seating: SimpleNamespace(gb_s=lambda: float(next(reads))))
+    options = replace(OPTIONS, streams=(), rounds=4, pack_cache=False)
+    result = measure(model, options, lambda *_: None)
+    assert [run.work for run in result.runs] == ["prefill", "decode"] * 4
+    assert [run.read_gb_s for run in result.runs] == [(2 * n - 1, 2 * n) for n in range(1, 9)]
+    decode = [run.tok_s for run in result.runs if run.work == "decode"]
+    assert decode == [4 / 1, 4 / 2, 4 / 4, 4 / 8]  # the first run warms up
+    assert result.decode_tok_s == 1.5
+    assert result.read_gb_s == 9  # of 2, 4 .. 16
+    read_by_a_token = result.decode_gb_s / result.decode_tok_s
+    shares = [read_by_a_token * rate / (4 * n - 0.5) for n, rate in enumerate(decode, 1)]
+    assert result.memory_wall_share == pytest.approx((shares[1] + shares[2]) / 2)
+
+
+def test_where_the_measured_tokens_went_is_written(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "routed.gguf", "qwen3_moe")
+    options = replace(OPTIONS, gen=8, streams=(1, 3), rounds=1, pack_cache=False, trace=tmp_path / "t.trace")
+    measure(tmp_path / "routed.gguf", options, lambda *_: None)
+    trace = load_trace(tmp_path / "t.trace", open_model(tmp_path / "routed.gguf").checkpoint.fingerprint)
+    assert trace.phases["prefill"].tokens[0] == options.prompt
+    decoded = set(trace.phases["decode"].tokens)
+    assert len(decoded) == 1 and decoded.pop() % 3 == 0
+    assert len(trace.starts) == 3  # sequences, so that steps of three streams can be replayed
+
+
+def test_a_trace_of_a_model_without_experts_is_refused(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no experts"):
+        measure(model, replace(OPTIONS, trace=tmp_path / "t.trace"), lambda *_: None)
+
+
+def test_a_trace_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "routed.gguf", "qwen3_moe")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        measure(tmp_path / "routed.gguf", replace(OPTIONS, pack_cache=False, trace=tmp_path), lambda *_: None)

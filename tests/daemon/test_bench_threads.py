@@ -3,6 +3,7 @@
 import json
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two cores of two threads each, 10 GB/s for every one."""
     monkeypatch.setattr(bench, "read_topology", lambda: cores(2, 2))
     monkeypatch.setattr(bench_threads, "read_gb_s", lambda seating: 10.0 * seating.threads)
-    monkeypatch.setattr(bench, "read_gb_s", lambda seating, repeats: 10.0 * seating.threads)
+    monkeypatch.setattr(bench, "PlainReads", lambda seating: SimpleNamespace(gb_s=lambda: 10.0 * seating.threads))
 
 
 @pytest.mark.parametrize(

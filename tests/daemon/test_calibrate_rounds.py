@@ -31,7 +31,8 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measured, "_NEAR", 1 << 16)
     monkeypatch.setattr(calibrate_rounds, "KV_KINDS", ("int16", "f32"))
     monkeypatch.setattr(calibrate_rounds, "_ROUNDS", 2)
-    monkeypatch.setattr(calibrate_rounds, "read_gb_s", lambda seating, repeats: float(seating.threads))
+    reads = lambda seating: SimpleNamespace(gb_s=lambda: float(seating.threads))  # noqa: E731
+    monkeypatch.setattr(calibrate_rounds, "PlainReads", reads)
 
 
 def test_each_round_has_everything_once(little: None) -> None:
@@ -39,7 +40,8 @@ def test_each_round_has_everything_once(little: None) -> None:
     rounds, shapes = take_rounds(("q5",), Seating(2), lambda *step: steps.append(step))
     assert len(rounds) == 2
     for each in rounds:
-        assert each.reads == {1: 1.0, 2: 2.0}
+        assert each.reads == {1: 1.0}
+        assert each.plain_gb_s == [2.0] * (2 * 5 + 2 * 2)
         assert set(each.products) == {"q5", "f32"}
         assert set(each.decoders.kv) == set(shapes.kv) == {"int16", "f32"}
         for times in each.products.values():

@@ -35,6 +35,20 @@ def test_help_has_an_example(command: str) -> None:
     assert "Example: isotherm" in result.output
 
 
+@pytest.mark.parametrize(
+    ("arguments", "usage"),
+    [
+        (("plan", "--help"), "plan [OPTIONS]"),
+        (("profile", "-h"), "profile [OPTIONS]"),
+        (("plan", "diff", "-h"), "plan diff [OPTIONS]"),
+        (("profile", "show", "-h"), "profile show [OPTIONS]"),
+        (("plan", "--no-such"), "plan [OPTIONS]"),
+    ],
+)
+def test_usage_is_what_is_typed(arguments: tuple[str, ...], usage: str) -> None:
+    assert f" {usage}" in run(*arguments).output
+
+
 def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys, isotherm.daemon.cli.app; heavy = "

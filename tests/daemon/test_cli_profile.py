@@ -12,7 +12,7 @@ from isotherm.daemon.paths import routing_file
 from isotherm.daemon.runner import DecoderRunner
 from isotherm.daemon.step import StepPlan
 from isotherm.experts.model import open_model
-from isotherm.placement.trace_file import load_trace, save_trace
+from isotherm.placement.trace_file import load_trace, merge_into, save_trace
 from numpy.typing import NDArray
 from support.cli import run
 from support.tiny import write_gguf
@@ -55,6 +55,7 @@ def test_a_file_of_its_own_leaves_the_model_s_trace_alone(model: Path, prompts: 
     assert result.exit_code == 0, result.output
     assert load_trace(tmp_path / "own.npz").fingerprint == open_model(model).checkpoint.fingerprint
     assert not routing_file(open_model(model).checkpoint.fingerprint).exists()
+    assert not list(tmp_path.glob("own.npz?*"))
 
 
 def test_prompts_come_from_standard_input(model: Path, tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_the_trace_of_a_model_is_found_by_the_model(model: Path) -> None:
     result = run("profile", "show", model)
     assert result.exit_code == ExitCode.FAILURE
     assert f"no routing of {model} was recorded yet" in result.stderr and "isotherm profile" in result.stderr
-    save_trace(routing_file(fingerprint), decoded(100, fingerprint=fingerprint))
+    merge_into(routing_file(fingerprint), decoded(100, fingerprint=fingerprint))
     assert "100 decoded tokens" in run("profile", "show", model).output
 
 
@@ -148,14 +149,14 @@ def test_without_a_name_the_last_trace_is_shown() -> None:
     result = run("profile", "show")
     assert result.exit_code == ExitCode.FAILURE
     assert "no routing was recorded yet" in result.stderr
-    save_trace(routing_file(FINGERPRINT), decoded(100))
+    merge_into(routing_file(FINGERPRINT), decoded(100))
     assert "100 decoded tokens" in run("profile", "show").output
 
 
 def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.npz").write_text("no archive")
     result = run("profile", "show", tmp_path / "t.npz")
-    assert result.exit_code == ExitCode.FAILURE
+    assert result.exit_code == ExitCode.USAGE
     assert "t.npz" in result.stderr and "isotherm profile" in result.stderr
 
 
@@ -188,5 +189,5 @@ def test_a_kept_trace_that_is_damaged_is_named_before_prompts_are_run(
     kept.write_text("damaged")
     monkeypatch.setattr("isotherm.daemon.routing_profile.run_profile", lambda *arguments: pytest.fail("was run"))
     result = run("profile", model, "--prompts", prompts, *RUN)
-    assert result.exit_code == ExitCode.FAILURE
+    assert result.exit_code == ExitCode.USAGE
     assert f"{kept} is damaged" in result.stderr

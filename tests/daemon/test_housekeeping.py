@@ -9,7 +9,7 @@ import pytest
 from isotherm.daemon import housekeeping
 from isotherm.daemon.housekeeping import DAY, KERNELS, stale, tidy
 from isotherm.daemon.paths import cache_folder, packed_folder
-from isotherm.experts.files import locked
+from isotherm.placement.files import locked
 
 pytestmark = pytest.mark.usefixtures("own_folders")
 

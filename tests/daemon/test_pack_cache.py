@@ -232,7 +232,7 @@ from isotherm.daemon.pack_cache import PackCache
 from isotherm.experts import store
 from isotherm.experts.model import open_model
 
-store.CHUNK = 3 << 12
+store.CHUNK, store.SPARE = 3 << 12, 0
 write, chunks = os.pwrite, []
 def die(file, data, offset):
     chunks.append(offset)

@@ -8,6 +8,8 @@ from isotherm.daemon.assembly import assemble, plan_memory
 from isotherm.daemon.config import Config, ConfigError
 from isotherm.daemon.planning import PlanOptions, make_plan
 from isotherm.daemon.served_plan import obeyed, read_plan
+from isotherm.experts.checkpoint.gguf_header import read_header
+from isotherm.experts.checkpoint.mapping import map_file
 from isotherm.experts.model import Model, open_model
 from isotherm.placement import draft
 from isotherm.placement.hardware_file import save_profile
@@ -25,11 +27,12 @@ def model(tmp_path: Path) -> Model:
     return open_model(tmp_path / "tiny.gguf")
 
 
-def plan_of(model: Model, *cards: int, monkeypatch: pytest.MonkeyPatch) -> Plan:
+def plan_of(model: Model, *cards: int, monkeypatch: pytest.MonkeyPatch, path: Path | None = None) -> Plan:
+    """path: of what the plan is made from, if not the model itself."""
     monkeypatch.setattr(draft, "plan_placement", layers_first)
     profile = model.checkpoint.path.parent / "machine.json"
     save_profile(with_cards(*cards), profile)
-    options = PlanOptions(model=model.checkpoint.path, hardware=str(profile), context=256, kv_cache="int8")
+    options = PlanOptions(model=path or model.checkpoint.path, hardware=str(profile), context=256, kv_cache="int8")
     return make_plan(options, lambda stage, done, total: None)
 
 
@@ -67,6 +70,25 @@ def test_a_plan_of_another_model_is_refused(model: Model, tmp_path: Path, monkey
     plan = replace(plan_of(model, monkeypatch=monkeypatch), fingerprint="cd" * 32)
     with pytest.raises(PlanError, match=r"plan\.json: the plan is of tiny \(cdcdcdcdcdcd\), not of tiny"):
         served_by(config(tmp_path, plan), model)
+
+
+def header_of(model: Model, folder: Path) -> Path:
+    whole = model.checkpoint.path
+    folder.mkdir()
+    (folder / "head.gguf").write_bytes(whole.read_bytes()[: read_header(whole, map_file(whole)).end])
+    return folder / "head.gguf"
+
+
+def test_a_plan_of_a_header_is_served_with_the_weights_of_its_sizes(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(model, monkeypatch=monkeypatch, path=header_of(model, tmp_path / "cut"))
+    assert served_by(config(tmp_path, plan), model).context == 256
+    write_gguf(tmp_path / "other.gguf", "qwen3_moe", "Q8_0")
+    with pytest.raises(
+        PlanError, match=r"plan\.json: .* before the weights of head were there, and those of other have other sizes"
+    ):
+        served_by(config(tmp_path, plan), open_model(tmp_path / "other.gguf"))
 
 
 def test_parts_that_cannot_be_served_where_they_should_lie_are_refused(

@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from isotherm.daemon.config import ConfigError
+from isotherm.daemon.paths import routing_file
+from isotherm.daemon.planning import NEUTRAL
 from isotherm.daemon.what_if import Grid, Simulated, simulate
 from isotherm.daemon.what_if_plot import draw_what_if, panels
 from isotherm.experts.outline import outline
 from isotherm.placement.hardware import Estimate
 from isotherm.placement.hardware_file import save_profile
 from isotherm.placement.trace import RoutingTrace
-from isotherm.placement.trace_file import load_trace, save_trace
+from isotherm.placement.trace_file import load_trace, merge_into, save_trace
 from support.cli import run
 from support.drawn_traffic import drawn, skewed, trace_of
 from support.plans import GIB, with_cards
@@ -108,7 +110,6 @@ def test_progress_is_told_up_to_the_last_setting(model: Path, machine: Path) -> 
         ({"vram": (3 * GIB,)}, "--vram asks for 3.0 GiB, but card has 2.0 GiB; ask for less"),
         ({"threads": (5,)}, "known with 1 to 4 threads, not with 5"),
         ({"streams": tuple(range(1, 500))}, "499 settings"),
-        ({"streams": (300,)}, "too few to replay 300 streams"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(
@@ -116,6 +117,24 @@ def test_what_cannot_be_simulated_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         simulated(**changes)
+
+
+def test_a_trace_that_is_named_must_be_long_enough(simulated: Callable[..., Simulated], trace: Path) -> None:
+    assert simulated(trace=trace, streams=(100,)).trace == str(trace)
+    with pytest.raises(ConfigError, match=r"200 decoded tokens, too few to replay 101 streams .* record 202 or more"):
+        simulated(trace=trace, streams=(101,))
+
+
+def test_the_models_own_trace_is_left_out_where_it_is_too_short(
+    simulated: Callable[..., Simulated], trace: Path
+) -> None:
+    own = load_trace(trace)
+    merge_into(routing_file(own.fingerprint), own)
+    assert simulated(streams=(1, 100)).trace == "the model's own"
+    found = simulated(streams=(1, 101))
+    assert found.trace == f"{NEUTRAL} (the model's own has 200 decoded tokens, and 101 streams would take 202)"
+    routing_file(own.fingerprint).unlink()
+    assert simulated(streams=(1, 101)).rows == found.rows
 
 
 def test_memory_of_no_card_is_refused(model: Path, tmp_path: Path) -> None:
@@ -199,7 +218,7 @@ def test_a_trace_without_a_sample_is_refused(trace: Path, tmp_path: Path) -> Non
     save_trace(tmp_path / "bare.npz", bare)
     result = run("simulate", tmp_path / "bare.npz")
     assert result.exit_code == 2
-    assert "holds 0 tokens, too few to replay 1 streams" in result.output
+    assert "holds 0 decoded tokens, too few to replay 1 stream on" in result.output
 
 
 def test_the_trace_of_another_model_is_refused(model: Path, machine: Path, tmp_path: Path) -> None:

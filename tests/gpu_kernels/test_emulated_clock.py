@@ -177,6 +177,19 @@ def test_the_host_is_not_free_during_a_copy_of_unpinned_memory() -> None:
     assert card.now() / US == pytest.approx(110)
 
 
+def test_pinned_memory_is_that_of_all_devices_of_a_host() -> None:
+    clock = Clock()
+    there, _ = buffers(device(clock))
+    card = device(clock)
+    mine = card.empty((50_000,), torch.uint8)
+    rows = card.pinned((4, 50_000), torch.uint8).numpy()
+    for row in rows:  # as another library sees it
+        card.copy(mine, torch.from_numpy(row), "to")
+    assert clock.now == 0
+    card.copy(there, mine, "to")  # of another device: no pinned memory of this one's host
+    assert clock.now > 0
+
+
 def test_devices_that_share_a_clock_have_one_host() -> None:
     clock = Clock()
     first, second = device(clock), device(clock)

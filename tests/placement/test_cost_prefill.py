@@ -15,8 +15,8 @@ def experts_us(tokens: int) -> float:
     kib_us = 0.0
     for n in range(1, tokens + 1):
         chance = comb(tokens, n) * 0.25**n * 0.75 ** (tokens - n)
-        one = 30 * (n // 8 * 0.5 + sum({4: 0.4, 2: 0.3, 1: 0.2}[size] for size in (4, 2, 1) if n & size))
-        kib_us += chance * (1 + 30.72 + 0.5 * one)
+        first, *others = [0.5] * (n // 8) + [{4: 0.4, 2: 0.3, 1: 0.2}[size] for size in (4, 2, 1) if n & size]
+        kib_us += chance * (1 + 30.72 + 30 * (0.5 * first + sum(others)))
     return 8 * kib_us
 
 

@@ -1,5 +1,6 @@
 """Plans made of numbers: what they hold, what they say, what they refuse."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -147,8 +148,18 @@ def test_what_the_planner_cannot_place_is_refused_with_what_is_missing() -> None
 
 
 def test_a_card_too_small_for_its_own_context_is_refused() -> None:
-    with pytest.raises(FitError, match=r"0\.25 GiB of gpu1 is less than .* --vram gpu1=0GiB"):
+    parts = r"\(0\.01 activations, 0\.38 accelerator context, 0\.25 headroom\)"
+    with pytest.raises(FitError, match=rf"0\.25 GiB of gpu1 is less than .* {parts}; .* --vram gpu1=0GiB"):
         plan_of([4 * GIB, GIB // 4])
+
+
+def test_the_least_that_is_named_for_a_card_will_do() -> None:
+    with pytest.raises(FitError) as refused:
+        plan_of([GIB // 4])
+    least = re.search(r"there, (\d\.\d\d) GiB", str(refused.value))
+    assert least is not None
+    (_, card) = plan_of([int(float(least[1]) * GIB)]).ledger
+    assert card.free < 2**30 // 100
 
 
 def test_a_card_with_nothing_to_be_used_is_left_out() -> None:

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from isotherm.placement.fit import (
     ExpertTimes,
+    Plain,
     ProductTimes,
     estimate,
     fit_experts,
@@ -24,7 +25,7 @@ def times_of(read_gb_s: float, overlap: float, near: dict[int, float] = NEAR) ->
         block_ns_per_kib=tuple(Estimate(near[n]) for n in BLOCKS),
         overlap=Estimate(overlap),
     )
-    return ProductTimes({n: cost.us(1024, n) * 1e3 for n in BLOCKS}, near)
+    return ProductTimes({n: cost.us(1024, n) * 1e3 for n in BLOCKS}, near, Plain((read_gb_s,)))
 
 
 @settings(max_examples=25)
@@ -37,14 +38,14 @@ def test_reading_and_overlap_are_told_apart(read: float, overlap: float) -> None
 @pytest.mark.parametrize("overlap", [0.0, 0.5, 1.0])
 def test_times_come_out_as_they_were_where_computing_is_always_longer(overlap: float) -> None:
     times = times_of(40, overlap, {n: 10 * ns for n, ns in NEAR.items()})
-    cost = fit_product([times])
+    cost = fit_product([times], times.plain.gb_s)
     for tokens in BLOCKS:
         assert cost.us(1024, tokens) * 1e3 == pytest.approx(times.far[tokens], rel=0.01)
 
 
 def test_one_disturbed_round_of_five_moves_no_median() -> None:
     calm, disturbed = times_of(40, 0.8), times_of(10, 0.8, {n: 5 * ns for n, ns in NEAR.items()})
-    cost = fit_product([calm, calm, disturbed, calm, calm])
+    cost = fit_product([calm, calm, disturbed, calm, calm], 40)
     assert cost.read_gb_s.value == pytest.approx(40, rel=0.01)
     assert [each.value for each in cost.block_ns_per_kib] == list(NEAR.values())
 

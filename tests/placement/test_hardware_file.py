@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from isotherm.placement.hardware import BLOCKS, AcceleratorProfile, CpuProfile, Estimate, HardwareProfile, ProductCost
+from isotherm.placement.hardware import AcceleratorProfile, CpuProfile, Estimate, HardwareProfile, ProductCost
 from isotherm.placement.hardware_file import (
     MOST_BYTES,
     HardwareError,
@@ -199,12 +199,14 @@ def test_a_large_file_is_not_read_whole(tmp_path: Path) -> None:
         load_profile(tmp_path / "large.json")
 
 
-@pytest.mark.parametrize("tokens", [1, 7, 8, 13, 16])
-def test_tokens_go_in_blocks_of_8_and_the_rest_in_smaller_ones(tokens: int) -> None:
-    times = dict(zip(BLOCKS, (1.0, 10.0, 100.0, 1000.0), strict=True))
-    product = ProductCost(read_gb_s=RATE, block_ns_per_kib=tuple(map(Estimate, times.values())), overlap=RATE)
-    by_hand = {1: 1, 7: 111, 8: 1000, 13: 1101, 16: 2000}
-    assert product.compute_ns_per_kib(tokens) == by_hand[tokens]
+@pytest.mark.parametrize(("tokens", "ns"), [(1, 500), (7, 500 + 10 + 1), (8, 1000), (13, 1000 + 100 + 1), (16, 2000)])
+def test_only_the_first_block_of_tokens_hides_behind_reading(tokens: int, ns: int) -> None:
+    product = ProductCost(
+        read_gb_s=Estimate(1024 / 500),  # 500 ns for a KiB
+        block_ns_per_kib=tuple(map(Estimate, (1.0, 10.0, 100.0, 1000.0))),
+        overlap=Estimate(1.0),
+    )
+    assert product.us(1024, tokens) * 1e3 == pytest.approx(ns)
 
 
 def test_reading_hides_behind_computing_as_far_as_it_overlaps() -> None:

@@ -1,12 +1,14 @@
-"""Files that are replaced in one step."""
+"""Files that are replaced in one step, and locks."""
 
 import errno
 import os
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from isotherm.placement.files import replacing
+from isotherm.placement.files import claimed, locked, remove_parts_of, replacing
 from isotherm.placement.plan import PlanError
 from isotherm.placement.plan_file import MAX_BYTES, load_plan
 from isotherm.placement.trace import TraceError
@@ -33,6 +35,39 @@ def test_two_writers_at_once_each_write_a_whole_file(tmp_path: Path) -> None:
         thread.join()
         assert (tmp_path / "file").read_bytes() == b"two!"
     assert (tmp_path / "file").read_bytes() == b"one"
+
+
+def test_what_killed_writers_left_of_a_file_is_removed_and_nothing_of_others(tmp_path: Path) -> None:
+    names = ("file.10-20.part", "file.11-21.part", "file.more.10-20.part", "other.10-20.part", "file.lock", "file")
+    for name in names:
+        (tmp_path / name).touch()
+    remove_parts_of(tmp_path / "file")
+    assert {path.name for path in tmp_path.iterdir()} == set(names[2:])
+
+
+def test_a_part_that_is_left_bears_the_name_by_which_it_is_removed(tmp_path: Path) -> None:
+    with suppress(FileNotFoundError), replacing(tmp_path / "file"):
+        remove_parts_of(tmp_path / "file")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_lock_is_waited_for_or_left_to_its_holder(tmp_path: Path) -> None:
+    lock, told = tmp_path / "new" / "lock", []
+
+    def hold() -> None:
+        with locked(lock, lambda: told.append("waits")):
+            told.append("holds")
+
+    with claimed(lock) as held, claimed(lock) as held_too:
+        assert (held, held_too) == (True, False)
+    with claimed(lock):
+        waiting = threading.Thread(target=hold)
+        waiting.start()
+        while not told:
+            time.sleep(0.001)
+        assert told == ["waits"]
+    waiting.join()
+    assert told == ["waits", "holds"]
 
 
 def test_a_link_stays_one(tmp_path: Path) -> None:

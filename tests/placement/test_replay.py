@@ -183,17 +183,11 @@ def test_streams_of_a_step_touch_an_expert_once() -> None:
     assert touched.offsets.tolist() == [0, 2, 5]
 
 
-def test_a_sample_too_short_for_the_streams_is_refused() -> None:
-    with pytest.raises(ValueError, match="holds 4 tokens, too few to replay 5 streams"):
-        touches(trace_of(np.zeros((4, 1, 1), int), 2), streams=5)
-
-
 def test_rates_leave_out_the_first_steps() -> None:
     sample = np.array([0, 1, 0, 0]).reshape(4, 1, 1)
     found = replay(touches(trace_of(sample, 2)), "lru", 1)
     assert found.hit_rate() == 1 / 4
     assert found.hit_rate(first=2) == 1 / 2
-    assert found.layer_hit_rates(first=3).tolist() == [1.0]
     assert found.loads_per_step(first=2) == 1 / 2
     assert found.misses.tolist() == [[1], [1], [1], [0]]
 

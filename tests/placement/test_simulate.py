@@ -179,8 +179,9 @@ def test_a_model_without_experts_is_refused() -> None:
 
 
 def test_a_trace_too_short_for_the_streams_is_refused() -> None:
-    with pytest.raises(ValueError, match="too few to replay 64 streams"):
+    with pytest.raises(ValueError, match=r"holds 100 decoded tokens, too few to replay 64 streams .* record 128"):
         run(steady(100), wish(LAYERS * EXPERTS // 2, 64), ["lru"])
+    assert run(steady(128), wish(LAYERS * EXPERTS // 2, 64), ["lru"])
 
 
 def test_halves_count_what_each_has() -> None:

@@ -87,7 +87,7 @@ def test_other_programs_can_read_the_file(path: Path) -> None:
 def test_saving_replaces_and_leaves_no_half_written_file(path: Path) -> None:
     save_trace(path, recorded(1))
     assert same(load_trace(path), recorded(1))
-    assert sorted(file.name for file in path.parent.iterdir()) == [path.name, path.name + ".lock"]
+    assert sorted(file.name for file in path.parent.iterdir()) == [path.name]
 
 
 def test_the_name_changes_hands_when_all_is_on_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

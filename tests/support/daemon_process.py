@@ -15,6 +15,9 @@ import httpx
 from isotherm.cpu_kernels.jit import cache_folder as kernel_folder
 
 COMMAND = (sys.executable, "-m", "isotherm.daemon.cli")
+# Such a daemon keeps packed weights however full the disk is.
+HOARD = "from isotherm.experts import store; store.SPARE = 0; from isotherm.daemon.cli import main; main()"
+HOARDER = (sys.executable, "-c", HOARD)
 PATIENCE_S = 240.0  # the first start on a machine compiles the kernels
 
 
@@ -63,7 +66,8 @@ def running(folder: Path, model: Path, *arguments: object, cache: Path | None = 
     cache: the folder of its cache, but for kernels; without one it keeps no packed weights.
     """
     output = folder / "output"
-    line = [*COMMAND, "serve", str(model), "--port", "0", "--threads", "2", *map(str, arguments)]
+    program = HOARDER if cache else COMMAND
+    line = [*program, "serve", str(model), "--port", "0", "--threads", "2", *map(str, arguments)]
     variables = environment(folder)
     if cache is None:
         line.append("--no-pack-cache")

@@ -1,6 +1,6 @@
 """Models that run on a CPU with emulated accelerators: where their parts lie, and runners that move them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from random import Random
 from typing import Any
@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from isotherm.daemon.runner import DecoderRunner, load_runner
 from isotherm.daemon.step import StepPlan
-from isotherm.experts.acceleration import Acceleration
+from isotherm.experts.acceleration import Acceleration, Stream
+from isotherm.experts.host_cost import HostCost
 from isotherm.experts.hybrid_executor import HybridExecutor
 from isotherm.experts.model import Model
 from isotherm.experts.residency import Residency
@@ -72,14 +73,25 @@ def random_placement(
 
 @contextmanager
 def hybrid(
-    model: Model, placement: Placement, accelerators: Sequence[Emulated], **limits: Any
+    model: Model,
+    placement: Placement,
+    accelerators: Sequence[Emulated],
+    streams: Mapping[int, Stream] | None = None,
+    cost: HostCost | None = None,
+    **limits: Any,
 ) -> Iterator[DecoderRunner]:
     """A runner whose memory on accelerators is given back, which is checked. Torch has one thread meanwhile: the ops
     of tiny models lose time by more."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     kernels = [TorchKernels() for _ in accelerators]
-    acceleration = Acceleration(accelerators=accelerators, kernels=kernels, placement=placement)  # type: ignore[arg-type]
+    acceleration = Acceleration(
+        accelerators=accelerators,  # type: ignore[arg-type]
+        kernels=kernels,  # type: ignore[arg-type]
+        placement=placement,
+        streams=streams or {},
+        cost=cost,
+    )
     try:
         runner = load_runner(model, acceleration=acceleration, **LIMITS | limits)
         try:

@@ -12,11 +12,12 @@ from isotherm.daemon.calibrate_decoders import (
 )
 from isotherm.daemon.calibrate_terms import ROUTING_OPS, Machine, Round
 from isotherm.placement.cost import CostModel
-from isotherm.placement.fit import ExpertTimes, ProductTimes
+from isotherm.placement.fit import ExpertTimes, Plain, ProductTimes
 from isotherm.placement.hardware import BLOCKS, FLOPS_PER_PAIR, CpuProfile, Estimate, HardwareProfile, ProductCost
 from isotherm.placement.placed import Placement, Traffic
 from isotherm.placement.shape import LayerShape, ModelShape, Product
 
+PLAIN = 38.0  # GB/s
 NEAR = {1: 8.0, 2: 12.0, 4: 21.0, 8: 40.0}
 MACHINE = Machine(name="made up", tier="avx2", threads=2, cores=2, ram_bytes=1 << 34, free_bytes=1 << 33)
 CALL, EXPERT, OP, STEP, TOKEN, KV, GOPS = 5.0, 0.7, 1.5, 40.0, 2.0, 20.0, 300.0
@@ -64,7 +65,7 @@ def known(**changes: float) -> CpuProfile:
         tier="avx2",
         threads=2,
         cores=2,
-        read_gb_s={2: Estimate(38.0)},
+        read_gb_s={1: Estimate(20.0), 2: Estimate(PLAIN)},
         products={"q4": cost},
         call_us=Estimate(CALL + ROUTING_OPS * terms["op_us"]),
         kv_gb_s={"int16": Estimate(KV)},
@@ -93,13 +94,17 @@ def measured(profile: CpuProfile) -> Round:
     cost = profile.products["q4"]
     near_ns = 110 * NEAR[1]
     return Round(
-        reads={2: 38.0},
+        reads={1: 20.0},
         experts=ExpertTimes(near_ns, {n: CALL + n * (EXPERT + near_ns / 1e3) for n in (1, 2, 4, 8, 16, 32)}),
-        products={"q4": ProductTimes({n: cost.us(1024, n) * 1e3 for n in BLOCKS}, NEAR)},
+        products={"q4": ProductTimes({n: cost.us(1024, n) * 1e3 for n in BLOCKS}, NEAR, Plain((PLAIN,)))},
         decoders=DecoderTimes(
             one_layer=token_us(SHAPES.one_layer),
             layers=token_us(SHAPES.layers),
             prompt=prompt,
-            kv={"int16": KvTimes(short=900.0, long=900.0 + read_us, first=7000.0, later=7000.0 + attend_us)},
+            kv={
+                "int16": KvTimes(
+                    short=900.0, long=900.0 + read_us, first=7000.0, later=7000.0 + attend_us, plain=Plain((PLAIN,))
+                )
+            },
         ),
     )

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import numpy as np
-from isotherm.placement.shuffle import count_sample
-from isotherm.placement.trace import PhaseCounts, RoutingTrace, empty_trace
+from isotherm.placement.sample import phase_of
+from isotherm.placement.trace import RoutingTrace, empty_trace
 from numpy.typing import NDArray
 
 FINGERPRINT = "5eed"
@@ -28,16 +28,8 @@ def trace_of_sample(
     sample: NDArray[np.uint16], experts: int, starts: Sequence[int] = (0,), fingerprint: str = FINGERPRINT
 ) -> RoutingTrace:
     """A trace of nothing but these decode tokens, one a step."""
-    tokens, layers, top_k = sample.shape
-    trace = empty_trace(fingerprint, tuple(range(1, layers + 1)), experts, top_k)
-    counts = count_sample(sample, experts)
-    trace.phases["decode"] = PhaseCounts(
-        counts=counts,
-        mass=counts / top_k,
-        tokens=np.full(layers, float(tokens)),
-        steps=float(tokens),
-        distinct=np.full(layers, float(tokens * top_k)),
-    )
+    trace = empty_trace(fingerprint, tuple(range(1, sample.shape[1] + 1)), experts, sample.shape[2])
+    trace.phases["decode"] = phase_of(sample, experts)
     trace.sample = sample
     trace.starts = np.array(starts, np.int64)
     return trace
