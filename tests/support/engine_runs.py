@@ -2,10 +2,11 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
+from isotherm.daemon.attendants import Attendant
 from isotherm.daemon.budget import StepBudget
 from isotherm.daemon.client import EngineClient
 from isotherm.daemon.engine import Engine
@@ -71,6 +72,7 @@ def make_engine(
     max_running: int = 8,
     max_queued: int = 1000,
     recorder: StepRecorder | None = None,
+    attendants: Sequence[Attendant] = (),
 ) -> Engine:
     runner = runner or FakeRunner()
     scheduler = Scheduler(
@@ -81,7 +83,7 @@ def make_engine(
         budget=StepBudget(0.1, runner.max_step_tokens),
     )
     limits = QueueLimits(max_queued=max_queued, max_queued_tokens=100_000)
-    return Engine(runner, scheduler, limits, max_failures=max_failures, recorder=recorder)
+    return Engine(runner, scheduler, limits, max_failures=max_failures, recorder=recorder, attendants=attendants)
 
 
 @contextmanager
