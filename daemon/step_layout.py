@@ -95,7 +95,8 @@ class StepLayout:
     def _lay_shape(self, chunks: Sequence[Chunk]) -> int:
         """What follows from the numbers of tokens and of segments alone."""
         inputs, first, rows = self.inputs, 0, 0
-        for chunk in chunks:
+        for sequence, chunk in enumerate(chunks):
+            inputs.sequence[first : first + len(chunk.tokens)] = sequence
             first += len(chunk.tokens)
             if chunk.sample:
                 inputs.logit_rows[rows] = first - 1

@@ -78,7 +78,7 @@ class Branch:
 class Buffers:
     """x is the residual stream; everything else is scratch between two ops. Rows are tokens, or pairs in a branch.
 
-    memory: gives what accelerators copy from or to: x, what is normed, and the outputs of experts.
+    memory: gives what accelerators copy from or to: x, what is normed, the outputs of experts and logits.
     """
 
     def __init__(self, spec: ModelSpec, limits: StepLimits, threads: int, memory: Memory = aligned) -> None:
@@ -89,7 +89,7 @@ class Buffers:
             aligned(tokens, 4 * padded(size)) for size in (spec.q_size, spec.kv_size, spec.kv_size)
         )
         self.mixed = Rows.of(tokens, spec.q_size)
-        self.logits = aligned(limits.sequences, 4 * padded(spec.vocab_size)).view(np.float32)
+        self.logits = memory(limits.sequences, 4 * padded(spec.vocab_size)).view(np.float32)
         self.branches = _branches(spec, tokens, memory)
         self.router_logits, self.gate_logits = (
             aligned(tokens, 4 * padded(n)) for n in (spec.routing.num_experts if spec.routing else 1, 1)

@@ -54,12 +54,12 @@ class CpuOps:
         threads: int,
         memory: Memory = aligned,
     ) -> None:
-        self._spec, self._weights, self._inputs, self._cache, self._threads = spec, weights, inputs, cache, threads
+        self._spec, self._weights, self._inputs, self.cache, self._threads = spec, weights, inputs, cache, threads
         self._kernels = weights.kernels
         self._program = Program()
         self._keep: list[NDArray[np.generic]] = []  # tables whose addresses the program holds
         self.buffers = Buffers(spec, inputs.limits, threads, memory)
-        self._cosines, self._sines = _turns(spec.rope, inputs.limits.positions)
+        self._cosines, self._sines = turns_of(spec.rope, inputs.limits.positions)
         self._count_slot, self._rows = N_TOKENS, 0  # how many tokens matter, and where their rows are listed
 
     @property
@@ -72,6 +72,11 @@ class CpuOps:
         return self._program.freeze()
 
     # -- the ops, in the order of `decoder.record`
+    def begin(self) -> None:
+        """Of a step whose embedding is looked up elsewhere."""
+        self._count_slot, self._rows = N_TOKENS, 0
+        self._group_single()
+
     def embed(self) -> None:
         self._count_slot, self._rows = N_TOKENS, 0
         matrix = self._weights.matrices["embed"]
@@ -83,8 +88,12 @@ class CpuOps:
         self._group_single()
 
     def narrow(self) -> None:
-        self._count_slot, self._rows = N_LOGITS, self._inputs.logit_rows.ctypes.data
+        self.count_logits()
         self._group_single()
+
+    def count_logits(self) -> None:
+        """From here on only the tokens whose logits are wanted matter."""
+        self._count_slot, self._rows = N_LOGITS, self._inputs.logit_rows.ctypes.data
 
     def norm(self, role: str, readers: tuple[str, ...]) -> None:
         read = {KINDS[self._matrix(reader).kind].record for reader in readers}
@@ -118,7 +127,7 @@ class CpuOps:
             heads=spec.num_heads, kv_heads=spec.num_kv_heads, head_dim=spec.head_dim,
             rotary_dim=spec.rope.rotary_dim, cosines=self._cosines.ctypes.data, sines=self._sines.ctypes.data,
             q_scale=spec.head_dim**-0.5, positions=self._inputs.positions.ctypes.data,
-            slots=self._inputs.slots.ctypes.data, **self._cache.fields(layer),
+            slots=self._inputs.slots.ctypes.data, **self.cache.fields(layer),
             clip=float(spec.clip_qkv or 0) if self._clips_late else 0.0,
         )  # fmt: skip
         self._program.meet()
@@ -135,7 +144,7 @@ class CpuOps:
             block_table=inputs.block_table.ctypes.data, positions=inputs.positions.ctypes.data,
             piece_block=inputs.piece_block.ctypes.data, piece_segment=inputs.piece_segment.ctypes.data,
             block_partial=inputs.block_partial.ctypes.data, partials=self.buffers.partials.ctypes.data,
-            finished=self.buffers.finished.ctypes.data, **self._cache.fields(layer),
+            finished=self.buffers.finished.ctypes.data, **self.cache.fields(layer),
             out_record=RECORDS.index(written), wanted=inputs.block_wanted.ctypes.data if self._rows else 0,
         )  # fmt: skip
         self._program.meet()
@@ -230,6 +239,17 @@ class CpuOps:
 
     def head(self) -> None:
         self._linear("head", self.buffers.normed, self.buffers.logits)
+
+    def to_records(self, layer: int) -> None:
+        """What is normed, from its plain form to those that the experts of a layer read."""
+        normed = self.buffers.normed
+        forms = {KINDS[self._matrix(f"layers.{layer}.experts.{part}").kind].record for part in ("gate", "up")}
+        for form in sorted(forms - {"plain"}):
+            self._program.add(
+                "quantise" if form == "q8" else "round_rows", **_rows("x", normed.plain), n=self._spec.hidden_size,
+                count_slot=self._count_slot, **_rows("record", normed.forms[form]),
+            )  # fmt: skip
+            self._program.meet()
 
     def cut(self) -> FrozenProgram | None:
         """What was recorded since the last cut; None if that is nothing."""
@@ -328,7 +348,7 @@ def _prefix(layer: int, branch: str) -> str:
     return f"layers.{layer}." + (branch + "." if branch else "")
 
 
-def _turns(rope: RopeSpec, positions: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def turns_of(rope: RopeSpec, positions: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Cosine and sine of every position and frequency, float32 [positions, rotary_dim / 2]."""
     angles = np.outer(np.arange(positions), np.array(rope.inverse_frequencies, np.float64))
     return (np.cos(angles) * rope.magnitude).astype(np.float32), (np.sin(angles) * rope.magnitude).astype(np.float32)

@@ -14,14 +14,17 @@ from ..cpu_kernels.layout import Record as Form
 from ..cpu_kernels.layout import padded
 from ..gpu_kernels.device import Accelerator, Cost, Event
 from ..gpu_kernels.kernels import Kernels
-from ..gpu_kernels.tensors import Groups, Matrix, Record, most_blocks
+from ..gpu_kernels.tensors import Groups, most_blocks
+from . import device_costs as costs
 from .bank import Bank, parts_of
 from .buffers import Rows
-from .device_memory import DeviceMemory, as_record, forms_for
+from .device_buffers import BLOCK
+from .device_forms import records_of
+from .device_memory import DeviceMemory
+from .device_rows import DeviceRows, as_record, one_plain
 from .pack import PackedWeights
 from .spec import ModelSpec
 
-_BLOCK = 16  # pairs of an expert that a kernel takes at a time
 _LINE = 16  # int32 of a cache line: parts of a list begin on one
 
 Indices = NDArray[np.int64]
@@ -43,20 +46,19 @@ class DeviceExperts:
         assert spec.routing is not None
         self._accelerator, self._kernels, self._hidden = accelerator, kernels, spec.hidden_size
         parts = {layer: parts_of(weights, layer) for layer in layers}
-        self._forms = {layer: forms_for((gate, up)) for layer, (gate, up, _) in parts.items()}
-        self._inner_forms = {layer: forms_for((down,)) for layer, (_, _, down) in parts.items()}
+        self._forms = {layer: one_plain(records_of((gate, up))) for layer, (gate, up, _) in parts.items()}
+        self._inner_forms = {layer: one_plain(records_of((down,))) for layer, (_, _, down) in parts.items()}
         pairs, memory = tokens * spec.routing.top_k, DeviceMemory(accelerator, "buffers of experts")
         read: frozenset[Form] = frozenset().union(*self._forms.values())
         self._sent = {form: torch.from_numpy(normed.forms[form]) for form in sorted(read)}
         widths = {form: rows.shape[1] for form, rows in self._sent.items()}
         self._tokens = {form: memory.empty((tokens, width), torch.uint8) for form, width in widths.items()}
         self._x = {form: memory.empty((pairs, width), torch.uint8) for form, width in widths.items()}
-        self._inner = {
-            forms: memory.record(pairs, spec.moe_intermediate_size, forms) for forms in set(self._inner_forms.values())
-        }
+        inner: frozenset[Form] = frozenset().union(*self._inner_forms.values())
+        self._inner = DeviceRows(memory, pairs, spec.moe_intermediate_size, inner)
         self._outs = memory.empty((pairs, padded(spec.hidden_size)), torch.float32)
-        blocks = most_blocks(pairs, spec.routing.num_experts, _BLOCK)
-        self._order = memory.empty((blocks * _BLOCK,), torch.int32)
+        blocks = most_blocks(pairs, spec.routing.num_experts, BLOCK)
+        self._order = memory.empty((blocks * BLOCK,), torch.int32)
         self._slots = memory.empty((blocks,), torch.int32)
         self._list = memory.empty((3 * _LINE + 2 * pairs,), torch.int32)
         self._told = accelerator.pinned((3 * _LINE + 2 * pairs,), torch.int32)
@@ -70,17 +72,22 @@ class DeviceExperts:
         ids_at = _LINE + -(-n // _LINE) * _LINE
         count, index = self._list[:1], self._list[_LINE : _LINE + n]
         x = {form: self._x[form][:n] for form in self._forms[layer]}
-        blocks = most_blocks(n, len(bank.experts), _BLOCK)
-        groups = Groups(self._order[: blocks * _BLOCK], self._slots[:blocks], _BLOCK, 1)
-        record, inner = as_record(x, self._hidden), _first(self._inner[self._inner_forms[layer]], n)
+        blocks = most_blocks(n, len(bank.experts), BLOCK)
+        groups = Groups(self._order[: blocks * BLOCK], self._slots[:blocks], BLOCK, 1)
+        record, inner = as_record(x, self._hidden), self._inner.record(self._inner_forms[layer], n)
         gate, up, down = bank.matrices
         launch, kernels, distinct = self._accelerator.launch, self._kernels, len(np.unique(ids))
         launch(partial(_gather, self._tokens, index, x), Cost(2.0 * sum(rows.numel() for rows in x.values())))
         chosen = self._list[ids_at : ids_at + n].view(n, 1)
         launch(partial(kernels.align, chosen, bank.table, groups, count), Cost(8.0 * n))
-        launch(partial(kernels.gate_up, record, gate, up, groups, inner, count), _cost((gate, up), n, distinct))
+        launch(
+            partial(kernels.gate_up, record, gate, up, groups, inner, count), costs.products((gate, up), n, distinct)
+        )
         outs = self._outs[:n]
-        launch(partial(kernels.down, inner, down, groups, outs[:, : self._hidden], count), _cost((down,), n, distinct))
+        launch(
+            partial(kernels.down, inner, down, groups, outs[:, : self._hidden], count),
+            costs.products((down,), n, distinct),
+        )
         self._accelerator.wait("from", self._accelerator.record("compute"))
         self._accelerator.copy(out, outs, "from")
         return self._accelerator.record("from")
@@ -102,15 +109,3 @@ class DeviceExperts:
 def _gather(source: dict[Form, torch.Tensor], index: torch.Tensor, target: dict[Form, torch.Tensor]) -> None:
     for form, rows in target.items():
         torch.index_select(source[form], 0, index, out=rows)
-
-
-def _first(record: Record, rows: int) -> Record:
-    forms = (record.plain, record.codes, record.scales)
-    return Record(*(None if form is None else form[:rows] for form in forms))
-
-
-def _cost(matrices: tuple[Matrix, ...], pairs: int, experts: int) -> Cost:
-    """Of products of so many pairs with so many experts."""
-    nbytes = sum(matrix.tiles[0].numel() for matrix in matrices) * experts
-    flops = 2.0 * pairs * sum(matrix.rows * matrix.columns for matrix in matrices)
-    return Cost(nbytes, flops, matrices[0].name)

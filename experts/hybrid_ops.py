@@ -1,27 +1,40 @@
 """The op set of a CPU with accelerators: which device runs an op follows from the placement.
 
-What the CPU does is recorded into segments, each as long as nothing comes from an accelerator in between.
+What the CPU does is recorded into segments, each as long as nothing comes from an accelerator in between; what
+accelerators do is queued on them when its turn comes.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from ..cpu_kernels.team import Team
+from ..placement.placed import Placement
+from ..placement.shape import CPU
+from .cold_pairs import ColdPairs
 from .cpu_ops import CpuOps
 from .device_experts import DeviceExperts
+from .device_ops import DeviceOps
+from .handover import Handover
+from .home_mixture import HomeMixture
 from .residency import Residency
 from .segment import Segment
 from .spec import ModelSpec
 from .split_mixture import SplitMixture
 from .step_inputs import StepInputs
 
-Step = Callable[[], None]
+Step = Callable[[], object]
 
 
 class HybridOps:
-    """Collects a step of the model (see `decoder.OpSet`) as `steps`, to be run one after the other."""
+    """Collects a step of the model (see `decoder.OpSet`) as `steps`, to be run one after the other.
+
+    experts: by accelerator, what computes experts of layers whose dense part is elsewhere; homes: what runs dense
+    parts.
+    """
 
     def __init__(
         self,
@@ -30,84 +43,158 @@ class HybridOps:
         inputs: StepInputs,
         team: Team,
         residency: Residency,
-        devices: Mapping[int, DeviceExperts],
+        placement: Placement,
+        experts: Mapping[int, DeviceExperts],
+        homes: Mapping[int, DeviceOps],
     ) -> None:
         self.steps: list[Step] = []
         self.segments: list[Segment] = []
+        self.mixtures: list[HomeMixture] = []
         self._spec, self._cpu, self._inputs, self._team = spec, cpu, inputs, team
-        self._residency, self._devices = residency, devices
-        self._narrowed = False
+        self._residency, self._placement, self._experts, self._homes = residency, placement, experts, homes
+        self._handover = Handover(cpu.buffers.x, inputs)
+        self._at, self._narrowed = placement.embed, False
         pairs = inputs.limits.tokens * (spec.routing.top_k if spec.routing else 0)
         self._shown: NDArray[np.int64] = np.zeros(pairs, np.int64)  # one for all layers: it is of the layer under way
+        self.steps += [home.begin for home in homes.values()]
 
+    # -- the ops, in the order of `decoder.record`
     def embed(self) -> None:
-        self._cpu.embed()
+        if self._at == CPU:
+            self._cpu.embed()
+        else:
+            self._cpu.begin()
+            self._flush()
+            self._queue(self._homes[self._at].embed)
 
     def norm(self, role: str, readers: tuple[str, ...]) -> None:
-        self._cpu.norm(role, readers)
+        home = self._go(self._placement.head if role == "final_norm" else self._placement.dense[_layer(role)])
+        if home is None:
+            self._cpu.norm(role, readers)
+        elif role.endswith(".ffn_norm") and self._spec.moe_layers[_layer(role)]:
+            self._queue(partial(self._norm_for_experts, home, role, readers))
+        else:
+            self._queue(partial(home.norm, role, readers))
 
     def narrow(self) -> None:
         self._narrowed = True
-        self._cpu.narrow()
+        if self._at == CPU:
+            self._cpu.narrow()
+        else:
+            self._cpu.count_logits()
+            self._queue(self._homes[self._at].narrow)
 
     def project(self, layer: int) -> None:
-        self._cpu.project(layer)
+        self._run("project", layer)
 
     def rotate_and_store(self, layer: int) -> None:
-        self._cpu.rotate_and_store(layer)
+        self._run("rotate_and_store", layer)
 
     def attend(self, layer: int) -> None:
-        self._cpu.attend(layer)
+        self._run("attend", layer)
 
     def output(self, layer: int) -> None:
-        self._cpu.output(layer)
+        self._run("output", layer)
 
     def route(self, layer: int) -> None:
-        if self._residency.is_split(layer):
+        if self._at != CPU:
+            self._run("route", layer)
+        elif self._residency.is_split(layer):
             self._cpu.choose(layer)
             self._flush()
         else:
             self._cpu.route(layer)
 
     def feed_forward(self, layer: int, branch: str, *, together: bool) -> None:
-        if branch == "" or not self._residency.is_split(layer):
+        if self._at != CPU:
+            if branch != "experts":
+                self._queue(partial(self._homes[self._at].feed_forward, layer, branch, together=together))
+        elif branch == "" or not self._residency.is_split(layer):
             self._cpu.feed_forward(layer, branch, together=together)
-        # Else nothing here waits for it: see `project_down`.
+        # Else it is run while accelerators are at work: see `_split`.
 
     def project_down(self, layer: int, branch: str) -> None:
-        if branch == "experts" and self._residency.is_split(layer):
-            self._mix(layer)
-        else:
+        if branch == "experts" and self._at != CPU:
+            self._mix_at(self._homes[self._at], layer)
+        elif branch == "experts" and self._residency.is_split(layer):
+            self._split(layer)
+        elif self._at == CPU:
             self._cpu.project_down(layer, branch)
+        else:
+            self._queue(partial(self._homes[self._at].project_down, layer, branch))
 
     def head(self) -> None:
-        self._cpu.head()
-        self._flush()
+        if self._at == CPU:
+            self._cpu.head()
+            self._flush()
+        else:
+            self._queue(self._homes[self._at].head)
 
-    def _mix(self, layer: int) -> None:
-        """The experts of a layer here and there; the shared expert while those on accelerators are under way."""
-        branch = self._cpu.buffers.branches["experts"]
+    # -- where experts lie here and there
+    def _split(self, layer: int) -> None:
+        """A layer of the CPU; the shared expert is computed while accelerators are at work."""
+        cold = self._cold(layer)
+        if self._spec.shared_intermediate_size:
+            self._cpu.feed_forward(layer, "shared", together=False)
+        mixture = SplitMixture(layer, cold, self._experts, self._residency, beside=self._cut(), narrowed=self._narrowed)
+        self.steps.append(partial(mixture.run, self._inputs.counts))
+        self._cpu.combine(layer, "experts", few=0)
+
+    def _mix_at(self, home: DeviceOps, layer: int) -> None:
+        """A layer of an accelerator."""
+        cold, normed = self._cold(layer), self._cpu.buffers.normed
+        self._cpu.to_records(layer)
+        mixture = HomeMixture(
+            layer,
+            self._at,
+            home,
+            self._experts,
+            self._residency,
+            cold=cold,
+            normed=normed,
+            records=self._cut(),
+        )
+        self.mixtures.append(mixture)
+        self.steps.append(mixture.run)
+
+    def _norm_for_experts(self, home: DeviceOps, role: str, readers: tuple[str, ...]) -> None:
+        """The host reads what is normed where experts are elsewhere."""
+        whole = bool((self._residency.where[_layer(role)] == self._placement.dense[_layer(role)]).all())
+        home.norm(role, readers, *(() if whole else ("plain",)))
+
+    def _cold(self, layer: int) -> ColdPairs:
+        """The CPU's pairs of a layer: their outputs, in the order of experts."""
         self._cpu.group(layer, self._shown)
         self._cpu.feed_forward(layer, "experts", together=False)
         self._cpu.down(layer, "experts", few=0)
-        cold = self._cut()
-        assert cold is not None
-        if self._spec.shared_intermediate_size:
-            self._cpu.feed_forward(layer, "shared", together=False)
-        beside = self._cut()
-        mixture = SplitMixture(
-            layer,
-            branch,
-            self._shown,
-            self._devices,
-            self._residency,
-            ids=branch.routes.ids[sum(self._spec.moe_layers[:layer])],
-            cold=cold,
-            beside=beside,
-            narrowed=self._narrowed,
-        )
-        self.steps.append(lambda: mixture.run(self._inputs.counts))
-        self._cpu.combine(layer, "experts", few=0)
+        segment, branch = self._cut(), self._cpu.buffers.branches["experts"]
+        assert segment is not None
+        outs = torch.from_numpy(branch.outs).view(torch.float32)
+        return ColdPairs(branch.routes, sum(self._spec.moe_layers[:layer]), outs, self._shown, segment)
+
+    # -- helpers
+    def _run(self, op: str, layer: int) -> None:
+        if self._at == CPU:
+            getattr(self._cpu, op)(layer)
+        else:
+            self._queue(partial(getattr(self._homes[self._at], op), layer))
+
+    def _go(self, device: int) -> DeviceOps | None:
+        """Have x where the next op runs; None if that is the CPU."""
+        before, self._at = self._at, device
+        target = None if device == CPU else self._homes[device]
+        if before != device:
+            self._flush()
+            if target is None:
+                self.steps.append(partial(self._handover.to_cpu, self._homes[before]))
+            elif before == CPU:
+                self.steps.append(partial(self._handover.to_device, target, narrowed=self._narrowed))
+            else:
+                self.steps.append(partial(self._handover.between, self._homes[before], target))
+        return target
+
+    def _queue(self, step: Step) -> None:
+        self.steps.append(step)
 
     def _cut(self) -> Segment | None:
         program = self._cpu.cut()
@@ -122,3 +209,8 @@ class HybridOps:
         segment = self._cut()
         if segment:
             self.steps.append(segment.run)
+
+
+def _layer(role: str) -> int:
+    """Of a role that begins with "layers."."""
+    return int(role.split(".")[1])

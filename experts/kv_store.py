@@ -14,7 +14,7 @@ class KvStore:
     """Memory of `num_blocks` blocks of a kind in KV_KINDS."""
 
     def __init__(self, spec: ModelSpec, num_blocks: int, kind: str) -> None:
-        self._kind, self._head_dim = kind, spec.head_dim
+        self.kind, self.num_blocks, self._head_dim = kind, num_blocks, spec.head_dim
         # head by head: blocks in a row are read as one stream
         self._part_bytes = part_bytes(kind, spec.head_dim)
         self._head_bytes = num_blocks * self._part_bytes
@@ -26,8 +26,8 @@ class KvStore:
         keys = self._memory.ctypes.data + layer * self._layer_bytes
         return {
             "k_cache": keys,
-            "v_cache": keys + key_bytes(self._kind, self._head_dim),
-            "kv_kind": KV_KINDS[self._kind].number,
+            "v_cache": keys + key_bytes(self.kind, self._head_dim),
+            "kv_kind": KV_KINDS[self.kind].number,
             "block_bytes": self._part_bytes,
             "head_bytes": self._head_bytes,
         }

@@ -8,13 +8,11 @@ buffer that `combine` adds up from, in the order of choices: which device comput
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ..cpu_kernels.descriptor import N_LOGITS, N_TOKENS
 from ..gpu_kernels.device import Event
-from ..placement.shape import CPU
-from .buffers import Branch
+from .cold_pairs import ColdPairs
 from .device_experts import DeviceExperts
 from .residency import Residency
 from .segment import Segment
@@ -23,55 +21,47 @@ Indices = NDArray[np.int64]
 
 
 class SplitMixture:
-    """A layer. ids: int64 [pairs], its choices; shown: int64 [pairs], those of cold pairs as the segment `cold` reads
-    them; beside: what else the CPU has to do that needs none of them."""
+    """A layer. beside: what else the CPU has to do that needs no expert; narrowed: whether only tokens whose logits are
+    wanted are computed."""
 
     def __init__(
         self,
         layer: int,
-        branch: Branch,
-        shown: Indices,
+        cold: ColdPairs,
         devices: Mapping[int, DeviceExperts],
         residency: Residency,
         *,
-        ids: Indices,
-        cold: Segment,
         beside: Segment | None,
         narrowed: bool,
     ) -> None:
-        self._layer, self._routes, self._ids, self._shown = layer, branch.routes, ids, shown
-        self._outs = torch.from_numpy(branch.outs).view(torch.float32)
-        self._devices, self._residency = devices, residency
-        self._cold, self._beside = cold, beside
+        self._layer, self._cold, self._devices, self._residency = layer, cold, devices, residency
+        self._beside = beside
         self._count_slot = N_LOGITS if narrowed else N_TOKENS
 
     def run(self, counts: Indices) -> None:
-        top_k, tokens = self._routes.top_k, int(counts[self._count_slot])
-        pairs = tokens * top_k
-        ids = self._ids[:pairs]
+        tokens = int(counts[self._count_slot])
+        ids = self._cold.choices(tokens)
         lies = self._residency.where[self._layer][ids]
-        hot = lies != CPU
-        cold = pairs - int(np.count_nonzero(hot))
-        self._shown[:pairs] = np.where(hot, self._routes.num_experts, ids)
-        events = self._start(lies, ids, tokens, cold) if cold < pairs else []
+        cold = self._cold.show(ids, lies)
+        events = self._start(lies, ids, tokens, cold) if cold < len(ids) else []
         if self._beside:
             self._beside.run()
         if cold:
-            self._cold.run()
+            self._cold.segment.run()
         for device, event in events:
             self._residency.accelerators[device].synchronise(event)
 
     def _start(self, lies: NDArray[np.int8], ids: Indices, tokens: int, first: int) -> Sequence[tuple[int, Event]]:
         """Send the hot pairs off; their outputs will lie from row `first` on. An event for each accelerator."""
-        events = []
+        events, routes = [], self._cold.routes
         for device, experts in self._devices.items():
             pairs = np.flatnonzero(lies == device)
             bank = self._residency.bank(self._layer, device)
             if not len(pairs) or bank is None:
                 continue
             last = first + len(pairs)
-            self._routes.position[pairs] = np.arange(first, last)
-            rows, out = pairs // self._routes.top_k, self._outs[first:last]
+            routes.position[pairs] = np.arange(first, last)
+            rows, out = pairs // routes.top_k, self._cold.outs[first:last]
             events.append((device, experts.start(self._layer, bank, tokens, rows, ids[pairs], out)))
             first = last
         return events

@@ -31,7 +31,8 @@ class StepLimits:
 
 @dataclass(slots=True)
 class StepInputs:
-    """counts: by `descriptor` slot. Per token: tokens, positions, slots (block * KV_BLOCK + offset).
+    """counts: by `descriptor` slot. Per token: tokens, positions, slots (block * KV_BLOCK + offset), and the row of its
+    sequence in `tables`.
 
     logit_rows: token rows whose logits are wanted. Per query block: first token row, number of tokens, address of its
     sequence's block table, where its parts lie if it is split, and whether it has a row whose logits are wanted. Per
@@ -43,6 +44,7 @@ class StepInputs:
     tokens: Indices = field(init=False)
     positions: Indices = field(init=False)
     slots: Indices = field(init=False)
+    sequence: Indices = field(init=False)
     logit_rows: Indices = field(init=False)
     block_first: Indices = field(init=False)
     block_count: Indices = field(init=False)
@@ -56,7 +58,7 @@ class StepInputs:
     def __post_init__(self) -> None:
         most = self.limits
         self.counts = np.zeros(STEP_SLOTS, np.int64)
-        for name in ("tokens", "positions", "slots"):
+        for name in ("tokens", "positions", "slots", "sequence"):
             setattr(self, name, np.zeros(most.tokens, np.int64))
         for name in ("block_first", "block_count", "block_table", "block_partial", "block_wanted"):
             setattr(self, name, np.zeros(most.tokens, np.int64))

@@ -13,7 +13,7 @@ from isotherm.experts.errors import DeviceFullError
 from isotherm.experts.model import Model, open_model
 from isotherm.experts.pack import PackedWeights, pack
 from isotherm.experts.transfer import runs_of
-from isotherm.gpu_kernels.device import DeviceError
+from isotherm.gpu_kernels.device import DeviceError, DeviceLostError
 from isotherm.gpu_kernels.reference import TorchKernels
 from isotherm.placement.shape import CPU
 from support.engines import Logits, engine, feed
@@ -137,6 +137,27 @@ def test_a_step_in_which_an_accelerator_fails_is_done_without_it(
     np.testing.assert_array_equal(feed(runner, TOKENS, 0, TABLE), expected)
     runner.close()
     assert accelerators[1].used_bytes == 0
+
+
+def test_an_accelerator_with_a_part_of_the_cache_cannot_be_done_without(model: Model) -> None:
+    accelerators = emulated(GIB)
+    placement = random_placement(model.spec, [0.5], seed=1, dense=[CPU, CPU, 0, CPU, CPU])
+    acceleration = Acceleration(accelerators=accelerators, kernels=[TorchKernels()], placement=placement)
+    runner = load_runner(model, acceleration=acceleration, **LIMITS)
+    accelerators[0].faults.fail("launch", after=2)
+    with pytest.raises(DeviceLostError, match="emulated:0"):
+        feed(runner, TOKENS, 0, TABLE)
+    runner.close()
+    assert accelerators[0].used_bytes == 0
+
+
+def test_where_all_lies_on_an_accelerator_the_cpu_runs_nothing_but_what_groups_tokens(
+    model: Model, expected: Logits, runs: list[int]
+) -> None:
+    placement = random_placement(model.spec, [1.0], seed=1, dense=[0] * 5)
+    with hybrid(model, placement, emulated(GIB, late=2)) as runner:
+        np.testing.assert_array_equal(feed(runner, TOKENS, 0, TABLE), expected)
+    assert runs == [1]
 
 
 def test_an_error_of_nobody_is_not_swallowed(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

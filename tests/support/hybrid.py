@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import torch
 from isotherm.daemon.runner import DecoderRunner, load_runner
 from isotherm.daemon.step import StepPlan
 from isotherm.experts.acceleration import Acceleration
@@ -43,14 +44,20 @@ def emulated(*vram: int, late: int | None = None) -> tuple[Emulated, ...]:
     )
 
 
-def placed(spec: ModelSpec, experts: Sequence[NDArray[np.int8]]) -> Placement:
-    """Everything but experts on the CPU."""
-    return Placement(dense=(CPU,) * spec.num_layers, experts=tuple(experts), embed=CPU, head=CPU)
+def placed(spec: ModelSpec, experts: Sequence[NDArray[np.int8]], dense: Sequence[int] = ()) -> Placement:
+    """dense: devices of the embedding, of each layer and of the head; the CPU if it is not given."""
+    embed, *layers, head = dense or (CPU,) * (spec.num_layers + 2)
+    return Placement(dense=tuple(layers), experts=tuple(experts), embed=embed, head=head)
 
 
-def random_placement(spec: ModelSpec, shares: Sequence[float], seed: int) -> Placement:
-    """Of the experts of each layer, such a share on each accelerator and the rest on the CPU."""
+def random_placement(
+    spec: ModelSpec, shares: Sequence[float], seed: int, *, dense: Sequence[int] = (), anywhere: bool = False
+) -> Placement:
+    """Of the experts of each layer, such a share on each accelerator and the rest on the CPU. dense: as of `placed`;
+    anywhere: dense parts on any device too."""
     rng, experts = np.random.default_rng(seed), []
+    if anywhere:
+        dense = [int(device) for device in rng.integers(CPU, len(shares), spec.num_layers + 2)]
     for is_moe in spec.moe_layers:
         size = spec.routing.num_experts if is_moe and spec.routing else 0
         where = np.full(size, CPU, np.int8)
@@ -60,23 +67,29 @@ def random_placement(spec: ModelSpec, shares: Sequence[float], seed: int) -> Pla
             where[order[first:last]] = device
             first = last
         experts.append(where)
-    return placed(spec, experts)
+    return placed(spec, experts, dense)
 
 
 @contextmanager
 def hybrid(
     model: Model, placement: Placement, accelerators: Sequence[Emulated], **limits: Any
 ) -> Iterator[DecoderRunner]:
-    """A runner whose memory on accelerators is given back, which is checked."""
+    """A runner whose memory on accelerators is given back, which is checked. Torch has one thread meanwhile: the ops
+    of tiny models lose time by more."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     kernels = [TorchKernels() for _ in accelerators]
     acceleration = Acceleration(accelerators=accelerators, kernels=kernels, placement=placement)  # type: ignore[arg-type]
-    runner = load_runner(model, acceleration=acceleration, **LIMITS | limits)
     try:
-        yield runner
-        residency_of(runner).settle(wait=True)
-        residency_of(runner).check_integrity()
+        runner = load_runner(model, acceleration=acceleration, **LIMITS | limits)
+        try:
+            yield runner
+            residency_of(runner).settle(wait=True)
+            residency_of(runner).check_integrity()
+        finally:
+            runner.close()
     finally:
-        runner.close()
+        torch.set_num_threads(threads)
     assert [accelerator.used_bytes for accelerator in accelerators] == [0] * len(accelerators)
 
 
@@ -96,6 +109,7 @@ class Restless:
 
     def __init__(self, runner: DecoderRunner, seed: int, *, wait: bool) -> None:
         self._runner, self._rng, self._wait = runner, np.random.default_rng(seed), wait
+        self.choices = runner.choices
         self.block_size, self.max_context = runner.block_size, runner.max_context
         self.swaps = 0
 

@@ -1,0 +1,72 @@
+"""DeviceInputs: what changes from step to step, as an accelerator's kernels read it: one copy a step."""
+
+from itertools import accumulate
+
+import numpy as np
+import torch
+
+from ..cpu_kernels.descriptor import N_LOGITS, N_TOKENS
+from ..gpu_kernels.device import Accelerator
+from ..gpu_kernels.kernels import Sequences
+from .device_memory import DeviceMemory
+from .step_inputs import StepInputs
+
+_LINE = 16  # int64 that parts begin on a multiple of
+_NAMES = ("tokens", "positions", "slots", "sequence", "logit_rows")
+
+
+class DeviceInputs:
+    """Of the steps that are laid out in `inputs`, in memory that is taken from `memory`."""
+
+    def __init__(self, accelerator: Accelerator, memory: DeviceMemory, inputs: StepInputs) -> None:
+        self._accelerator, self._inputs = accelerator, inputs
+        sizes = [_LINE, *(getattr(inputs, name).size for name in _NAMES), inputs.tables.size]
+        starts = [0, *accumulate(-(-size // _LINE) * _LINE for size in sizes)]
+        self._starts = dict(zip(("counts", *_NAMES, "tables"), starts, strict=False))
+        self._host = accelerator.pinned((starts[-1],), torch.int64)
+        self._device = memory.empty((starts[-1],), torch.int64)
+        self._columns = inputs.tables.shape[1]
+        self.tokens = self.sequences = self.logits = 0  # of the step
+
+    def send(self) -> None:
+        """Queue the copy of a step that was laid out; kernels wait for it."""
+        inputs, host = self._inputs, self._host.numpy()
+        self.tokens, self.logits = (int(inputs.counts[slot]) for slot in (N_TOKENS, N_LOGITS))
+        host[:2] = self.tokens, self.logits
+        for name in _NAMES:
+            size = self.logits if name == "logit_rows" else self.tokens
+            start = self._starts[name]
+            host[start : start + size] = getattr(inputs, name)[:size]
+        self.sequences = int(inputs.sequence[self.tokens - 1]) + 1
+        start, used = self._starts["tables"], self.sequences * self._columns
+        host[start : start + used] = inputs.tables[: self.sequences].reshape(-1)
+        self._accelerator.copy(self._device[: start + used], self._host[: start + used], "to")
+        self._accelerator.wait("compute", self._accelerator.record("to"))
+
+    def count(self, *, narrowed: bool) -> torch.Tensor:
+        """int32 [1]: of tokens, or of those whose logits are wanted."""
+        first = 2 if narrowed else 0  # the lower half of an int64
+        return self._device[: _LINE // 2].view(torch.int32)[first : first + 1]
+
+    @property
+    def ids(self) -> torch.Tensor:
+        """int64 [tokens]: of the vocabulary."""
+        return self._part("tokens", self.tokens)
+
+    @property
+    def logit_rows(self) -> torch.Tensor:
+        return self._part("logit_rows", self.logits)
+
+    @property
+    def places(self) -> Sequences:
+        tables = self._part("tables", self.sequences * self._columns).view(self.sequences, self._columns)
+        return Sequences(*(self._part(name, self.tokens) for name in ("positions", "slots", "sequence")), tables)
+
+    def _part(self, name: str, size: int) -> torch.Tensor:
+        start = self._starts[name]
+        return self._device[start : start + size]
+
+    def seen(self, window: int | None) -> int:
+        """Positions that the tokens of the step see in all."""
+        positions = self._inputs.positions[: self.tokens] + 1
+        return int(np.sum(positions if window is None else np.minimum(positions, window)))

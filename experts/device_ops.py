@@ -1,0 +1,295 @@
+"""The op set of an accelerator: each op queues its kernels on the step that was sent there.
+
+Every token of the step has a row in the buffers. After `narrow`, and once the last layer's attention is over, those
+whose logits are wanted move to the first rows, and only they are computed.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from ..cpu_kernels.kv_layout import part_bytes
+from ..cpu_kernels.layout import KINDS, KV_BLOCK
+from ..cpu_kernels.layout import Record as Form
+from ..gpu_kernels.device import Accelerator, Cost
+from ..gpu_kernels.kernels import Heads, Kernels, Routing
+from ..gpu_kernels.tensors import Groups, Matrix, Record
+from . import device_costs as costs
+from .bank import Bank
+from .cpu_ops import turns_of
+from .device_buffers import DeviceBuffers
+from .device_cache import device_caches
+from .device_forms import DeviceForms
+from .device_inputs import DeviceInputs
+from .device_memory import DeviceMemory
+from .device_rows import Forms, one_plain
+from .device_weights import DeviceWeights, roles_of
+from .kv_store import KvStore
+from .pack import PackedWeights
+from .spec import ModelSpec
+from .step_inputs import StepInputs
+
+
+class DeviceOps:
+    """See `decoder.OpSet`. layers: whose dense parts lie there; ends: of "embed" and "head" those that do.
+
+    Takes all memory at once, raising DeviceFullError; `load` brings the weights. `begin` starts a step.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        kernels: Kernels,
+        spec: ModelSpec,
+        packed: PackedWeights,
+        inputs: StepInputs,
+        store: KvStore,
+        layers: tuple[int, ...],
+        ends: tuple[str, ...],
+    ) -> None:
+        self.accelerator, self._kernels, self._spec, self._packed = accelerator, kernels, spec, packed
+        tops = [*ends, *(("final_norm",) if "head" in ends else ())]
+        self.weights = DeviceWeights(accelerator, packed, [*roles_of(packed, layers), *tops])
+        self._memory = DeviceMemory(accelerator, "buffers and KV cache of dense layers")
+        try:
+            self.inputs = DeviceInputs(accelerator, self._memory, inputs)
+            self.buffers = DeviceBuffers(
+                self._memory, spec, inputs.limits, DeviceForms.of(spec, packed, layers, head="head" in ends)
+            )
+            turns = turns_of(spec.rope, inputs.limits.positions)
+            self._turns = [self._memory.empty(table.shape, torch.float32) for table in turns]
+            self._caches = device_caches(accelerator, self._memory, spec, store, layers)
+        except BaseException:
+            self.close()
+            raise
+        self._told_turns = [torch.from_numpy(table) for table in turns]
+        self._heads = Heads(
+            spec.num_heads,
+            spec.num_kv_heads,
+            spec.head_dim,
+            spec.qk_norm,
+            spec.rms_eps,
+            clip=(spec.clip_qkv or 0.0) if self._clips_late else 0.0,
+            window=spec.sliding_window or 0,
+        )
+        self._position_bytes = spec.num_kv_heads * part_bytes(store.kind, spec.head_dim) / KV_BLOCK
+        self._narrowing = self.narrowed = False
+        self._written: Forms = frozenset()  # of what is normed
+
+    def load(self) -> None:
+        """Bring the weights there. Raises DeviceError."""
+        accelerator = self.accelerator
+        for target, source in zip(self._turns, self._told_turns, strict=True):
+            accelerator.copy(target, source, "to")
+        self.weights.load()
+        for table in (self.buffers.everyone, self.buffers.only):
+            accelerator.launch(table.zero_, Cost())
+
+    def close(self) -> None:
+        self.weights.close()
+        self._memory.release()
+
+    # -- a step
+    def begin(self) -> None:
+        """Send the step that is laid out in the inputs."""
+        self.inputs.send()
+        self._narrowing = self.narrowed = False
+        self._group_all()
+
+    @property
+    def rows(self) -> int:
+        """How many tokens are computed from here on."""
+        return self.inputs.logits if self.narrowed else self.inputs.tokens
+
+    @property
+    def x(self) -> torch.Tensor:
+        """float32 [rows, hidden size]."""
+        return self.buffers.x[: self.rows, : self._spec.hidden_size]
+
+    def compact(self) -> None:
+        """Move the tokens whose logits are wanted to the first rows of x."""
+        self.narrowed = True
+        x, spare = self.buffers.x[: self.inputs.tokens], self.buffers.spare[: self.rows]
+        cost = costs.values(self.rows, self._spec.hidden_size)
+        self._queue(partial(torch.index_select, x, 0, self.inputs.logit_rows, out=spare), cost)
+        self._queue(partial(x[: self.rows].copy_, spare), cost)
+        self._group_all()
+
+    # -- the ops, in the order of `decoder.record`
+    def embed(self) -> None:
+        matrix, cost = self.weights.matrix("embed"), costs.values(self.rows, self._spec.hidden_size)
+        self._queue(partial(self._kernels.embed, self.inputs.ids, matrix, self.x, self._count), cost)
+
+    def narrow(self) -> None:
+        self._narrowing = True
+
+    def norm(self, role: str, readers: tuple[str, ...], *others: Form) -> None:
+        """others: forms that are wanted beside those of the readers."""
+        self._written = one_plain((*map(self._record_of, readers), *others))
+        weight = self.weights.vector(role, self._spec.hidden_size)
+        out = self.buffers.normed.record(self._written, self.rows)
+        norm = partial(self._kernels.rms_norm, self.x, weight, self._spec.rms_eps, out, self._count)
+        self._queue(norm, costs.values(self.rows, self._spec.hidden_size))
+
+    def project(self, layer: int) -> None:
+        clip = self._spec.clip_qkv or math.inf
+        for name, out in (("q", self.buffers.q), ("k", self.buffers.k), ("v", self.buffers.v)):
+            role = f"layers.{layer}.{name}"
+            limit = math.inf if name != "v" and self._clips_late else clip
+            self._linear(self._normed(role), role, out[: self.rows], limit=limit)
+
+    def rotate_and_store(self, layer: int) -> None:
+        spec, here, buffers, places = self._spec, f"layers.{layer}.", self.buffers, self.inputs.places
+        sizes = (spec.q_size, spec.kv_size) if spec.qk_norm == "full" else (spec.head_dim,) * 2
+        q_norm, k_norm = (
+            self.weights.vector(here + name, size) if spec.qk_norm != "none" else None
+            for name, size in zip(("q_norm", "k_norm"), sizes, strict=True)
+        )
+        norms = None if q_norm is None or k_norm is None else (q_norm, k_norm)
+        q, k, v = (rows[: self.rows] for rows in (buffers.q, buffers.k, buffers.v))
+        turns = (self._turns[0], self._turns[1])
+        rotate = partial(self._kernels.rotate, q, k, norms, turns, self._heads, places, self._count)
+        self._queue(rotate, costs.values(self.rows, spec.q_size + spec.kv_size))
+        store = partial(self._kernels.store, k, v, self._caches[layer], places, self._count)
+        self._queue(store, costs.values(self.rows, 2 * spec.kv_size))
+
+    def attend(self, layer: int) -> None:
+        spec, out = self._spec, self.buffers.attended[: self.rows]
+        attend = partial(
+            self._kernels.attend,
+            self.buffers.q[: self.rows],
+            self._caches[layer],
+            self._heads,
+            self.inputs.places,
+            out,
+            self._count,
+        )
+        seen = self.inputs.seen(spec.sliding_window)
+        self._queue(attend, costs.attention(seen, spec.num_heads, spec.head_dim, self._position_bytes))
+        to_record = partial(self._kernels.to_record, out, self._mixed(layer), self._count)
+        self._queue(to_record, costs.values(self.rows, spec.q_size))
+
+    def output(self, layer: int) -> None:
+        self._linear(self._mixed(layer), f"layers.{layer}.o", self.x, add=True)
+        if self._narrowing:
+            self.compact()
+
+    def route(self, layer: int) -> None:
+        spec, here, buffers = self._spec.routing, f"layers.{layer}.", self.buffers
+        assert spec is not None
+        if self._spec.shared_gate:
+            self._linear(self._normed(here + "shared_gate"), here + "shared_gate", buffers.gate_logits[: self.rows])
+        logits = buffers.router_logits[: self.rows]
+        self._linear(self._normed(here + "router"), here + "router", logits)
+        routing = Routing(spec.top_k, spec.score != "softmax", spec.renormalise, spec.scale)
+        ids, weights = buffers.ids[: self.rows], buffers.weights[: self.rows]
+        route = partial(self._kernels.route, logits, routing, ids, weights, self._count)
+        self._queue(route, costs.values(self.rows, spec.num_experts))
+
+    def feed_forward(self, layer: int, branch: str, *, together: bool) -> None:
+        """Of a shared or a dense branch; `together` makes no difference."""
+        gate, up = (self.weights.bank(_prefix(layer, branch) + part) for part in ("gate", "up"))
+        self._gate_up(layer, branch, (gate, up), 1)
+
+    def project_down(self, layer: int, branch: str) -> None:
+        """Of a shared or a dense branch."""
+        self._down(layer, branch, self.weights.bank(_prefix(layer, branch) + "down"), 1)
+        gated = branch == "shared" and self._spec.shared_gate
+        self._combine(None, self.buffers.gate_logits[: self.rows, 0] if gated else None, 1)
+
+    def head(self) -> None:
+        logits = self.buffers.logits[: self.rows, : self._spec.vocab_size]
+        self._linear(self._normed("head"), "head", logits)
+
+    # -- the experts of a layer that lie here; those elsewhere are added by whoever has sent them
+    def experts(self, layer: int, bank: Bank) -> None:
+        """outs: of the pairs whose expert is here."""
+        ids, groups = (
+            self.buffers.ids[: self.rows],
+            self.buffers.branches["experts"].groups(self.rows, len(bank.experts)),
+        )
+        align = partial(self._kernels.align, ids, bank.table, groups, self._count)
+        self._queue(align, Cost(8.0 * ids.numel()))
+        gate, up, down = bank.matrices
+        touched = min(ids.numel(), len(bank.experts))
+        self._gate_up(layer, "experts", (gate, up), touched)
+        self._down(layer, "experts", down, touched)
+
+    def add_experts(self) -> None:
+        """x += the weighted outs of all pairs."""
+        weights = self.buffers.weights[: self.rows]
+        self._combine(weights, None, weights.shape[1])
+
+    # -- helpers
+    @property
+    def _count(self) -> torch.Tensor:
+        return self.inputs.count(narrowed=self.narrowed)
+
+    @property
+    def _clips_late(self) -> bool:
+        """A norm over all heads comes before the clipping of q and k."""
+        return self._spec.qk_norm == "full"
+
+    def _queue(self, work: Callable[[], object], cost: Cost) -> None:
+        if self.rows:
+            self.accelerator.launch(work, cost)
+
+    def _record_of(self, role: str) -> Form:
+        """That a matrix or a bank reads."""
+        bank = self._packed.banks.get(role)
+        return KINDS[(bank[0] if bank else self._packed.matrices[role]).kind].record
+
+    def _normed(self, *readers: str) -> Record:
+        forms = {self._record_of(reader) for reader in readers}
+        return self.buffers.normed.record(
+            frozenset(form if form in self._written else "plain" for form in forms), self.rows
+        )
+
+    def _mixed(self, layer: int) -> Record:
+        return self.buffers.mixed.record(frozenset({self._record_of(f"layers.{layer}.o")}), self.rows)
+
+    def _group_all(self) -> None:
+        """Of the branches with one expert, which takes every token."""
+        for name, branch in self.buffers.branches.items():
+            if name != "experts":
+                everyone = self.buffers.everyone[: self.rows]
+                groups = branch.groups(self.rows, 1)
+                align = partial(self._kernels.align, everyone, self.buffers.only, groups, self._count)
+                self._queue(align, Cost(8.0 * self.rows))
+
+    def _gate_up(self, layer: int, branch: str, matrices: tuple[Matrix, Matrix], touched: int) -> None:
+        """touched: how many experts are read."""
+        prefix, (gate, up) = _prefix(layer, branch), matrices
+        x = self._normed(prefix + "gate", prefix + "up")
+        groups, inner = self._places(branch, prefix, gate)
+        work = partial(self._kernels.gate_up, x, gate, up, groups, inner, self._count)
+        self._queue(work, costs.products(matrices, self.rows * groups.top_k, touched))
+
+    def _down(self, layer: int, branch: str, down: Matrix, touched: int) -> None:
+        groups, inner = self._places(branch, _prefix(layer, branch), down)
+        outs = self.buffers.outs[: self.rows * groups.top_k, : self._spec.hidden_size]
+        work = partial(self._kernels.down, inner, down, groups, outs, self._count)
+        self._queue(work, costs.products((down,), self.rows * groups.top_k, touched))
+
+    def _places(self, branch: str, prefix: str, bank: Matrix) -> tuple[Groups, Record]:
+        """Of a branch's pairs: by slots of the bank, and their inner activations."""
+        here = self.buffers.branches[branch]
+        forms = frozenset({self._record_of(prefix + "down")})
+        return here.groups(self.rows, len(bank.tiles)), here.inner.record(forms, self.rows * here.top_k)
+
+    def _combine(self, weights: torch.Tensor | None, gate: torch.Tensor | None, top_k: int) -> None:
+        outs = self.buffers.outs[: self.rows * top_k, : self._spec.hidden_size]
+        work = partial(self._kernels.combine, self.x, outs, weights, gate, self._count)
+        self._queue(work, costs.values(self.rows * top_k, self._spec.hidden_size))
+
+    def _linear(self, x: Record, role: str, out: torch.Tensor, *, limit: float = math.inf, add: bool = False) -> None:
+        matrix = self.weights.matrix(role)
+        bias = self.weights.vector(role + "_bias", matrix.rows) if self.weights.has(role + "_bias") else None
+        linear = partial(self._kernels.linear, x, matrix, out, self._count, bias=bias, limit=limit, add=add)
+        self._queue(linear, costs.products((matrix,), self.rows))
+
+
+def _prefix(layer: int, branch: str) -> str:
+    return f"layers.{layer}." + (branch + "." if branch else "")

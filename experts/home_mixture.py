@@ -1,0 +1,125 @@
+"""HomeMixture: the experts of a layer whose dense part is an accelerator's, computed where each of them lies.
+
+That accelerator has routed and computes the experts that it has itself, of which the host need not know. Where all
+lie there, nothing leaves it. Else it sends the choices and what is normed to the host, which has the other pairs
+computed by the CPU team and by other accelerators, and sends their outputs back, to be added up in the order of
+choices.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..gpu_kernels.device import Event
+from . import device_costs as costs
+from .buffers import Rows
+from .cold_pairs import ColdPairs
+from .device_experts import DeviceExperts
+from .device_ops import DeviceOps
+from .residency import Residency
+from .segment import Segment
+
+Indices = NDArray[np.int64]
+
+
+class HomeMixture:
+    """A layer on accelerator `home`, whose ops are `ops`. normed: the host's buffer of what is normed, from which
+    `records` makes the records that experts of other devices read."""
+
+    def __init__(
+        self,
+        layer: int,
+        home: int,
+        ops: DeviceOps,
+        others: Mapping[int, DeviceExperts],
+        residency: Residency,
+        *,
+        cold: ColdPairs,
+        normed: Rows,
+        records: Segment | None,
+    ) -> None:
+        self._layer, self._home, self._ops, self._residency = layer, home, ops, residency
+        self._others = {number: device for number, device in others.items() if number != home}
+        self._cold, self._records = cold, records
+        self._normed = torch.from_numpy(normed.plain).view(torch.float32)
+        pairs, accelerator = len(cold.shown), ops.accelerator
+        self._ids = accelerator.pinned((pairs,), torch.int32)
+        self._weights = accelerator.pinned((pairs,), torch.float32)
+        self._pairs = accelerator.pinned((pairs,), torch.int64)
+        self._tokens = 0  # that were routed in this step
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all experts are where the layer's dense part is."""
+        return bool((self._residency.where[self._layer] == self._home).all())
+
+    def run(self) -> None:
+        """Queue everything; waits only where something is computed elsewhere."""
+        ops = self._ops
+        self._tokens = ops.rows
+        if not self._tokens:
+            return
+        whole = self.is_whole
+        fetched = self._fetch(whole)
+        bank = self._residency.bank(self._layer, self._home)
+        if bank and (self._residency.where[self._layer] == self._home).any():
+            ops.experts(self._layer, bank)
+        if not whole:
+            ops.accelerator.synchronise(fetched)
+            self.take_choices()
+            self._send(self._compute())
+        ops.add_experts()
+
+    def take_choices(self) -> None:
+        """Write the step's choices, once they are here, to where those of all layers are."""
+        routes, choice = self._cold.routes, self._cold.choice
+        pairs = self._tokens * routes.top_k
+        routes.ids[choice, :pairs] = self._ids[:pairs].numpy()
+        routes.weights[choice, :pairs] = self._weights[:pairs].numpy()
+
+    def _fetch(self, whole: bool) -> Event:
+        ops, rows = self._ops, self._tokens
+        accelerator, pairs = ops.accelerator, rows * self._cold.routes.top_k
+        accelerator.wait("from", accelerator.record("compute"))
+        accelerator.copy(self._ids[:pairs], ops.buffers.ids[:rows].view(-1), "from")
+        accelerator.copy(self._weights[:pairs], ops.buffers.weights[:rows].view(-1), "from")
+        if not whole:
+            accelerator.copy(self._normed[:rows], ops.buffers.normed.plain[:rows], "from")
+        return accelerator.record("from")
+
+    def _compute(self) -> Indices:
+        """Have the pairs of other devices computed: their numbers, in the order of their outputs."""
+        cold, ids = self._cold, self._cold.choices(self._tokens)
+        lies = self._residency.where[self._layer][ids]
+        last = cold.show(ids, lies)
+        pairs, events = [cold.routes.order[:last]], []  # that order is still to come
+        if self._records and (lies != self._home).any():
+            self._records.run()
+        for device, experts in self._others.items():
+            here, bank = np.flatnonzero(lies == device), self._residency.bank(self._layer, device)
+            if not len(here) or bank is None:
+                continue
+            first, last = last, last + len(here)
+            rows, out = here // cold.routes.top_k, cold.outs[first:last]
+            events.append((device, experts.start(self._layer, bank, self._tokens, rows, ids[here], out)))
+            pairs.append(here)
+        if len(pairs[0]):
+            cold.segment.run()
+        for device, event in events:
+            self._residency.accelerators[device].synchronise(event)
+        return np.concatenate(pairs)
+
+    def _send(self, pairs: Indices) -> None:
+        """Bring the outputs of these pairs, which lie in their order, to where those of all are."""
+        n, buffers, accelerator = len(pairs), self._ops.buffers, self._ops.accelerator
+        if not n:
+            return
+        self._pairs[:n].numpy()[:] = pairs
+        accelerator.copy(buffers.landed_pairs[:n], self._pairs[:n], "to")
+        accelerator.copy(buffers.landed[:n], self._cold.outs[:n], "to")
+        accelerator.wait("compute", accelerator.record("to"))
+        place = partial(buffers.outs.index_copy_, 0, buffers.landed_pairs[:n], buffers.landed[:n])
+        accelerator.launch(place, costs.values(n, buffers.outs.shape[1]))
