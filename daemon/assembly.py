@@ -7,7 +7,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -21,6 +21,7 @@ from ..experts.model import Model, open_model
 from ..experts.outline import shape_of
 from ..experts.progress import Progress
 from ..experts.store import PackedStore
+from ..placement.plan import Plan
 from .budget import StepBudget
 from .chat_template import ChatTemplate
 from .config import Config, ConfigError, readable
@@ -36,10 +37,13 @@ from .routing_recorder import RoutingRecorder
 from .runner import DecoderRunner, kv_block_bytes, load_runner, load_weights
 from .scheduler import Scheduler
 from .self_test import check_ops
-from .served_plan import obeyed
+from .served_plan import obeyed, read_plan
 from .throughput import Throughput
 from .tokenizer import Tokenizer
 from .trace_keeper import TraceKeeper
+
+if TYPE_CHECKING:  # it imports torch, which a daemon without accelerators does not
+    from .accelerated import Accelerated
 
 
 def demo_model(progress: Progress) -> Path:
@@ -168,12 +172,14 @@ def assemble(config: Config, progress: Progress) -> Assembly:
     setting that does not suit it, and PlanError for a plan that does not.
     """
     started = time.monotonic()
-    model = open_model(config.model or demo_model(progress))
-    config = obeyed(config, model)
+    path = config.model or demo_model(progress)
+    model = open_model(path)
+    plan, events = read_plan(config, model), EventLog()
     tokenizer = tokenizer_of(model)  # a model without a usable tokenizer is refused before the weights are read
     template = ChatTemplate(tokenizer.chat_template, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
+    accelerated = _accelerated(config, path, plan, events, progress)
+    config = obeyed(config, accelerated.plan if accelerated else plan)
     num_blocks = plan_memory(model, config, free_memory())
-    events = EventLog()
     _tell_fallbacks(tokenizer, events)
     seating = seat(config, read_topology(), events)
     cache = PackCache(PackedStore(packed_folder(), model), events) if config.pack_cache else None
@@ -190,6 +196,7 @@ def assemble(config: Config, progress: Progress) -> Assembly:
         max_running=config.max_running,
         kv_cache=config.kv_cache,
         weights=weights,
+        acceleration=accelerated.acceleration(accelerated.plan.placement, events.record) if accelerated else None,
         progress=progress,
     )
     recorder = RoutingRecorder(model, runner) if model.spec.routing else None
@@ -210,6 +217,16 @@ def assemble(config: Config, progress: Progress) -> Assembly:
         load_s=time.monotonic() - started,
         created=int(time.time()),
     )
+
+
+def _accelerated(
+    config: Config, path: Path, plan: Plan | None, events: EventLog, progress: Progress
+) -> "Accelerated | None":
+    if not config.accelerators:
+        return None
+    from .accelerated import accelerate
+
+    return accelerate(config, path, plan, events, progress)
 
 
 def seat(config: Config, topology: Topology, events: EventLog) -> Seating:

@@ -60,7 +60,8 @@ class DeviceInputs:
     @property
     def places(self) -> Sequences:
         tables = self._part("tables", self.sequences * self._columns).view(self.sequences, self._columns)
-        return Sequences(*(self._part(name, self.tokens) for name in ("positions", "slots", "sequence")), tables)
+        positions, slots, sequence = (self._part(name, self.tokens) for name in ("positions", "slots", "sequence"))
+        return Sequences(positions, slots, sequence, tables)
 
     def _part(self, name: str, size: int) -> torch.Tensor:
         start = self._starts[name]

@@ -138,7 +138,9 @@ class HybridExecutor:
 
     def close(self) -> None:
         self.residency.close()
-        for part in (*self._experts.values(), *self._homes.values()):
-            part.close()
+        for experts in self._experts.values():
+            experts.close()
+        for home in self._homes.values():
+            home.close()
         self._experts.clear()
         self._homes.clear()

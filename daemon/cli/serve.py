@@ -78,6 +78,15 @@ PlanFile = Annotated[
         "--plan", help="Serve as a plan says that isotherm plan --out wrote.", metavar="FILE", show_default=False
     ),
 ]
+AcceleratorNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accelerator",
+        help="A graphics card to use, such as cuda:0, or emulated:vram=2GiB,link=16GBps; several times for several.",
+        metavar="NAME",
+        show_default="none",
+    ),
+]
 Keys = Annotated[
     Path | None,
     typer.Option(help="Ask for an API key: a file of accepted ones, one a line.", show_default="no key is asked for"),
@@ -99,6 +108,7 @@ def serve(
     ] = _DEFAULT.kv_cache,
     no_pack_cache: NoPackCache = not _DEFAULT.pack_cache,
     plan: PlanFile = _DEFAULT.plan,
+    accelerator: AcceleratorNames = None,
     api_key_file: Keys = _DEFAULT.api_key_file,
     background: Annotated[bool, typer.Option("--background", help="Return as soon as the daemon is ready.")] = False,
     log_level: Level = _DEFAULT.log_level,
@@ -127,6 +137,7 @@ def serve(
             kv_cache=cast(KvCache, kv_cache),  # the config checks it, in better words than the parser's
             pack_cache=not no_pack_cache,
             plan=plan,
+            accelerators=tuple(accelerator or _DEFAULT.accelerators),
             api_key_file=api_key_file,
             log_level=cast(LogLevel, log_level),
         )
