@@ -19,6 +19,7 @@ _PATHS = (
     "GET /metrics",
     "GET /version",
     "GET /admin/status",
+    "POST /admin/rebalance",
 )
 
 

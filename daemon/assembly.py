@@ -44,6 +44,7 @@ from .trace_keeper import TraceKeeper
 
 if TYPE_CHECKING:  # it imports torch, which a daemon without accelerators does not
     from .accelerated import Accelerated
+    from .rebalanced import Rebalanced
 
 
 def demo_model(progress: Progress) -> Path:
@@ -93,6 +94,7 @@ class Assembly:
     runner: DecoderRunner
     cache: PackCache | None
     keeper: TraceKeeper | None
+    rebalanced: "Rebalanced | None"
     engine: Engine
     tokenizer: Tokenizer
     chat_template: ChatTemplate
@@ -179,6 +181,7 @@ def assemble(config: Config, progress: Progress) -> Assembly:
     template = ChatTemplate(tokenizer.chat_template, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
     accelerated = _accelerated(config, path, plan, events, progress)
     config = obeyed(config, accelerated.plan if accelerated else plan)
+    rebalanced = _rebalanced(accelerated, model, events) if accelerated else None
     num_blocks = plan_memory(model, config, free_memory())
     _tell_fallbacks(tokenizer, events)
     seating = seat(config, read_topology(), events)
@@ -196,7 +199,9 @@ def assemble(config: Config, progress: Progress) -> Assembly:
         max_running=config.max_running,
         kv_cache=config.kv_cache,
         weights=weights,
-        acceleration=accelerated.acceleration(accelerated.plan.placement, events.record) if accelerated else None,
+        acceleration=accelerated.acceleration(rebalanced.placement, events.record)
+        if accelerated and rebalanced
+        else None,
         progress=progress,
     )
     recorder = RoutingRecorder(model, runner) if model.spec.routing else None
@@ -207,7 +212,15 @@ def assemble(config: Config, progress: Progress) -> Assembly:
         runner=runner,
         cache=cache,
         keeper=TraceKeeper(recorder, routing_file(recorder.fingerprint), events) if recorder else None,
-        engine=Engine(runner, make_scheduler(runner, config), limits, events=events, recorder=recorder),
+        rebalanced=rebalanced,
+        engine=Engine(
+            runner,
+            make_scheduler(runner, config),
+            limits,
+            events=events,
+            recorder=recorder,
+            attendants=rebalanced.attendants(runner) if rebalanced else (),
+        ),
         tokenizer=tokenizer,
         chat_template=template,
         throughput=Throughput(),
@@ -227,6 +240,12 @@ def _accelerated(
     from .accelerated import accelerate
 
     return accelerate(config, path, plan, events, progress)
+
+
+def _rebalanced(accelerated: "Accelerated", model: Model, events: EventLog) -> "Rebalanced":
+    from .rebalanced import Rebalanced
+
+    return Rebalanced(accelerated, model.checkpoint.fingerprint, events)
 
 
 def seat(config: Config, topology: Topology, events: EventLog) -> Seating:

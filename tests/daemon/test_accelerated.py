@@ -83,7 +83,9 @@ def test_a_plan_is_made_of_what_the_machine_and_its_accelerators_can_do(model: P
 def test_a_plan_is_obeyed(model: Path, tmp_path: Path) -> None:
     experts = [0, CPU, 1, CPU, 0, 1, 1, CPU]
     save_plan(plan_of(model, experts=experts), tmp_path / "plan.json")
-    given = config(model, "emulated:vram=1GiB", "emulated:vram=1GiB,number=1", context=None, plan=tmp_path / "plan.json")
+    given = config(
+        model, "emulated:vram=1GiB", "emulated:vram=1GiB,number=1", context=None, plan=tmp_path / "plan.json"
+    )
     with assembled(given) as assembly:
         where = residency_of(assembly.runner).where
         assert assembly.engine.client.max_context == 64
