@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from ..experts.acceleration import Acceleration
-from ..experts.hybrid_executor import Note
+from ..experts.hybrid_executor import HybridExecutor, Note
 from ..experts.outline import outline
 from ..experts.progress import Progress
 from ..gpu_kernels.device import Accelerator, DeviceError
@@ -18,30 +18,38 @@ from ..gpu_kernels.sizes import size_text
 from ..placement.cost import CostModel
 from ..placement.hardware import AcceleratorProfile, Estimate, HardwareProfile
 from ..placement.ledger import RAM, device_name
-from ..placement.placed import Placement
 from ..placement.plan import Plan
 from ..placement.shape import ModelShape
+from .accelerator_keeper import AcceleratorKeeper
 from .calibrate import calibrate, kept_profile, this_machine
 from .config import Config, ConfigError
 from .events import EventLog
 from .machine import default_threads, free_memory
 from .memory import GIB, MemoryPlanError
 from .planning import PlanOptions, case_on, drafted, kinds_of
+from .rebalanced import Rebalanced
+from .runner import DecoderRunner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerated:
     """devices: known by their number, "gpu0" is the first. cost: what the plan's numbers come from; None where it was
-    made elsewhere, and nothing is known of this machine."""
+    made elsewhere, and nothing is known of this machine. rebalanced: what lets experts follow the traffic."""
 
     devices: tuple[Accelerator, ...]
     plan: Plan
     cost: CostModel | None
+    rebalanced: Rebalanced
 
-    def acceleration(self, placement: Placement, note: Note) -> Acceleration:
-        """To serve with experts where `placement` says. note: is told what has to be given up."""
-        kernels = [TorchKernels() for _ in self.devices]
+    def acceleration(self, note: Note) -> Acceleration:
+        """note: is told what has to be given up."""
+        kernels, placement = [TorchKernels() for _ in self.devices], self.rebalanced.placement
         return Acceleration(accelerators=self.devices, kernels=kernels, placement=placement, note=note)
+
+    def keeper(self, runner: DecoderRunner, events: EventLog) -> AcceleratorKeeper:
+        """Of a runner that was made with `acceleration`."""
+        assert isinstance(runner.executor, HybridExecutor)
+        return AcceleratorKeeper(runner, runner.executor, self.plan, events)
 
 
 def accelerate(config: Config, path: Path, plan: Plan | None, events: EventLog, progress: Progress) -> Accelerated:
@@ -61,7 +69,8 @@ def accelerate(config: Config, path: Path, plan: Plan | None, events: EventLog, 
     if any(layer.slots for layer in plan.layers):
         detail = f"the plan's policy is {plan.policy}; experts stay where it puts them until they are rebalanced"
         events.record("slots_are_static", detail)
-    return Accelerated(devices=devices, plan=plan, cost=cost)
+    rebalanced = Rebalanced(plan, cost, [device.name for device in devices], events)
+    return Accelerated(devices=devices, plan=plan, cost=cost, rebalanced=rebalanced)
 
 
 def _opened(names: Sequence[str]) -> tuple[Accelerator, ...]:

@@ -44,6 +44,8 @@ from .trace_keeper import TraceKeeper
 
 if TYPE_CHECKING:  # it imports torch, which a daemon without accelerators does not
     from .accelerated import Accelerated
+    from .accelerator_keeper import AcceleratorKeeper
+    from .accelerator_status import AcceleratorStatus
     from .rebalanced import Rebalanced
 
 
@@ -96,6 +98,7 @@ class Assembly:
     keeper: TraceKeeper | None
     rebalanced: "Rebalanced | None"
     engine: Engine
+    accelerators: "AcceleratorStatus | None"
     tokenizer: Tokenizer
     chat_template: ChatTemplate
     throughput: Throughput
@@ -137,6 +140,7 @@ class Assembly:
                 "weight_bytes": self.runner.weight_bytes,
                 "kv_bytes": self.kv_bytes,
             },
+            "accelerators": self.accelerators.show() if self.accelerators else None,
             "pack_cache": self.cache.status() if self.cache else None,
             "kv": {
                 "format": self.config.kv_cache,
@@ -181,7 +185,6 @@ def assemble(config: Config, progress: Progress) -> Assembly:
     template = ChatTemplate(tokenizer.chat_template, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
     accelerated = _accelerated(config, path, plan, events, progress)
     config = obeyed(config, accelerated.plan if accelerated else plan)
-    rebalanced = _rebalanced(accelerated, model, events) if accelerated else None
     num_blocks = plan_memory(model, config, free_memory())
     _tell_fallbacks(tokenizer, events)
     seating = seat(config, read_topology(), events)
@@ -199,28 +202,29 @@ def assemble(config: Config, progress: Progress) -> Assembly:
         max_running=config.max_running,
         kv_cache=config.kv_cache,
         weights=weights,
-        acceleration=accelerated.acceleration(rebalanced.placement, events.record)
-        if accelerated and rebalanced
-        else None,
+        acceleration=accelerated.acceleration(events.record) if accelerated else None,
         progress=progress,
     )
     recorder = RoutingRecorder(model, runner) if model.spec.routing else None
     limits = QueueLimits(max_queued=config.max_queued, max_queued_tokens=config.max_queued_tokens)
+    accelerators = accelerated.keeper(runner, events) if accelerated else None
+    engine = Engine(
+        runner,
+        make_scheduler(runner, config),
+        limits,
+        events=events,
+        recorder=recorder,
+        attendants=[accelerators, *accelerated.rebalanced.attendants(runner)] if accelerated and accelerators else [],
+    )
     return Assembly(
         config=config,
         model=model,
         runner=runner,
         cache=cache,
         keeper=TraceKeeper(recorder, routing_file(recorder.fingerprint), events) if recorder else None,
-        rebalanced=rebalanced,
-        engine=Engine(
-            runner,
-            make_scheduler(runner, config),
-            limits,
-            events=events,
-            recorder=recorder,
-            attendants=rebalanced.attendants(runner) if rebalanced else (),
-        ),
+        rebalanced=accelerated.rebalanced if accelerated else None,
+        engine=engine,
+        accelerators=_shown(accelerated, accelerators, engine) if accelerated and accelerators else None,
         tokenizer=tokenizer,
         chat_template=template,
         throughput=Throughput(),
@@ -242,10 +246,12 @@ def _accelerated(
     return accelerate(config, path, plan, events, progress)
 
 
-def _rebalanced(accelerated: "Accelerated", model: Model, events: EventLog) -> "Rebalanced":
-    from .rebalanced import Rebalanced
+def _shown(accelerated: "Accelerated", keeper: "AcceleratorKeeper", engine: Engine) -> "AcceleratorStatus":
+    from .accelerator_metrics import AcceleratorMetrics
+    from .accelerator_status import AcceleratorStatus
 
-    return Rebalanced(accelerated, model.checkpoint.fingerprint, events)
+    engine.metrics.add(AcceleratorMetrics(keeper.stats, accelerated.plan))
+    return AcceleratorStatus(keeper, accelerated.plan, accelerated.cost)
 
 
 def seat(config: Config, topology: Topology, events: EventLog) -> Seating:

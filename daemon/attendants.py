@@ -6,7 +6,7 @@ from concurrent.futures import InvalidStateError
 from contextlib import suppress
 from typing import Any, Protocol
 
-from .errors import EngineError
+from .errors import InvalidRequestError
 from .events import EventLog
 from .messages import Ask, Command
 from .step import StepPlan
@@ -71,4 +71,4 @@ class Attendants:
         for attendant in self._attendants:
             if type(command) in attendant.commands:
                 return attendant.commands[type(command)](command)
-        raise EngineError(f"nothing here answers {type(command).__name__}")
+        raise InvalidRequestError("this daemon serves without accelerators; name some by isotherm serve --accelerator")

@@ -1,6 +1,6 @@
 """Rebalanced: what a daemon with accelerators adds so that its experts follow the traffic, now and after a restart."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from ..experts.hybrid_executor import HybridExecutor
 from ..placement.cost import CostModel
 from ..placement.placed import Placement
+from ..placement.plan import Plan
 from ..placement.rebalance import MoveCosts
 from ..placement.shape import CPU
-from .accelerated import Accelerated
 from .attendants import Attendant
 from .events import EventLog
 from .history_keeper import HistoryKeeper
@@ -22,22 +22,23 @@ from .runner import DecoderRunner
 
 
 class Rebalanced:
-    """placement: where experts lie at first: as the last daemon of the model left them, if the plan has room for that.
+    """Of a plan, and of accelerators with these names. cost: None where nothing is known of this machine.
+
+    placement: where experts lie at first: as the last daemon of the model left them, if the plan has room for that.
 
     Without `attendants` nothing is moved.
     """
 
-    def __init__(self, accelerated: Accelerated, fingerprint: str, events: EventLog) -> None:
-        self._accelerated, self._fingerprint, self._events = accelerated, fingerprint, events
-        self._names = [device.name for device in accelerated.devices]
-        self._keeper = HistoryKeeper(placement_file(fingerprint), events)
-        self._known = self._keeper.load(fingerprint)
+    def __init__(self, plan: Plan, cost: CostModel | None, accelerators: Sequence[str], events: EventLog) -> None:
+        self._plan, self._cost, self._names, self._events = plan, cost, tuple(accelerators), events
+        self._keeper = HistoryKeeper(placement_file(plan.fingerprint), events)
+        self._known = self._keeper.load(plan.fingerprint)
         self._rebalancing: Rebalancing | None = None
-        self.placement = placement_at_start(accelerated.plan.placement, self._names, self._known, events)
+        self.placement = placement_at_start(plan.placement, self._names, self._known, events)
 
     def attendants(self, runner: DecoderRunner) -> list[Attendant]:
         """What moves experts of the runner; none where there is nothing to move, or nothing known of what it pays."""
-        cost = self._accelerated.cost
+        cost = self._cost
         assert isinstance(runner.executor, HybridExecutor)
         if not _movable(self.placement):
             return []
@@ -46,8 +47,8 @@ class Rebalanced:
             self._events.record("not_rebalanced", detail)
             return []
         rates = _rates(cost) if cost.trace is not None else None
-        start = history_at_start(self.placement, self._names, self._fingerprint, self._known, rates)
-        costs = MoveCosts.of(cost, self.placement, self._accelerated.plan.traffic)
+        start = history_at_start(self.placement, self._names, self._plan.fingerprint, self._known, rates)
+        costs = MoveCosts.of(cost, self.placement, self._plan.traffic)
         self._rebalancing = start_rebalancing(
             runner,
             runner.executor.residency,

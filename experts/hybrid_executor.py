@@ -7,8 +7,9 @@ import torch
 
 from ..cpu_kernels.descriptor import ENTRY
 from ..cpu_kernels.team import Team
-from ..gpu_kernels.device import DeviceLostError
+from ..gpu_kernels.device import DeviceLostError, DeviceMemoryError
 from ..gpu_kernels.kernels import Kernels
+from ..gpu_kernels.sizes import size_text
 from ..placement.placed import Placement
 from .cpu_ops import CpuOps
 from .decoder import record
@@ -17,6 +18,7 @@ from .device_ops import DeviceOps
 from .hybrid_ops import HybridOps
 from .pack import PackedWeights
 from .residency import Residency
+from .resident_room import ResidentRoom
 from .spec import ModelSpec
 from .step_inputs import StepInputs
 
@@ -24,8 +26,8 @@ Note = Callable[[str, str], None]
 
 
 class HybridExecutor:
-    """An executor (see `executor.Executor`). residency: may be changed between steps. `note(name, detail)` is told what
-    had to be given up."""
+    """An executor (see `executor.Executor`). residency, room: may be changed between steps. started: when the last one
+    was, on the accelerators' clock. `note(name, detail)` is told what had to be given up."""
 
     def __init__(
         self,
@@ -47,6 +49,7 @@ class HybridExecutor:
             for number, one in enumerate(kernels):
                 self._take(number, one, weights)
             residency.place(placement)
+            self.room = ResidentRoom(residency, weights)
             for home in self._homes.values():
                 home.load()
         except BaseException:
@@ -93,10 +96,13 @@ class HybridExecutor:
         return len(np.unique(np.concatenate([part.program.rows[0, :, ENTRY] for part in self._segments])))
 
     def run(self) -> None:
-        """An accelerator that fails meanwhile is given up, and the step begins again without it.
+        """An accelerator that fails meanwhile is given up, one whose memory runs out gives a part of its experts back,
+        and the step begins again.
 
-        Raises DeviceLostError if one fails that has dense parts of layers, and so a part of the KV cache.
+        Raises DeviceLostError if one fails that has dense parts of layers, and so a part of the KV cache;
+        DeviceMemoryError where there are no experts left to give back.
         """
+        self.started = self.residency.accelerators[0].now()
         while True:
             try:
                 self.residency.settle()
@@ -106,6 +112,21 @@ class HybridExecutor:
                 return
             except DeviceLostError as error:
                 self._give_up(error)
+            except DeviceMemoryError as error:
+                self._shed(error)
+
+    def _shed(self, error: DeviceMemoryError) -> None:
+        """Have the CPU compute some of the experts, wherever there are any. Raises the error if there are none."""
+        shed = {
+            accelerator.name: nbytes
+            for number, accelerator in enumerate(self.residency.accelerators)
+            if not self._is_lost(number) and (nbytes := self.room.shed(number))
+        }
+        if not shed:
+            raise error
+        given = ", ".join(f"{size_text(nbytes)} of {name}" for name, nbytes in shed.items())
+        if self._note:
+            self._note("accelerator_out_of_memory", f"{error}; the CPU computes experts that took {given}")
 
     def _finish(self) -> None:
         """Fetch what accelerators have left of the step, and wait for them."""
@@ -124,6 +145,7 @@ class HybridExecutor:
             raise error
         for number in lost:
             self.residency.drop(number)
+            self.room.forget(number)
             self._experts.pop(number).close()
         self._record()
         if self._note:

@@ -1,30 +1,23 @@
 """`serve --accelerator`: what is planned for, what is refused, and that the answers are those of the CPU alone."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from isotherm.daemon.assembly import Assembly, assemble
-from isotherm.daemon.config import Config, ConfigError
+from isotherm.daemon.assembly import assemble
+from isotherm.daemon.config import ConfigError
 from isotherm.daemon.memory import MemoryPlanError
-from isotherm.daemon.planning import PlanOptions, make_plan
-from isotherm.placement.hardware_file import save_profile
 from isotherm.placement.ledger import CONTEXT_BYTES, HEADROOM_BYTES
-from isotherm.placement.plan import Plan, PlanError
+from isotherm.placement.plan import PlanError
 from isotherm.placement.plan_file import save_plan
 from isotherm.placement.room import FitError
 from isotherm.placement.shape import CPU
-from support.engine_runs import messages_of, request, tokens_of
+from support.accelerated import CARD, answers, assembled, config, plan_of
 from support.hybrid import residency_of
 from support.kept_machine import keep_profile
-from support.plans import GIB, with_cards
 from support.tiny import write_gguf
 
 pytestmark = pytest.mark.usefixtures("own_folders")
-PROMPTS = [(3, 1, 4, 1, 5, 9, 2, 6), (2, 7)]
 
 
 @pytest.fixture
@@ -35,49 +28,14 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "tiny.gguf"
 
 
-def config(model: Path, *accelerators: str, **changes: object) -> Config:
-    given = {"threads": 2, "context": 64, "pack_cache": False, "max_step_tokens": 32, "max_running": 4}
-    return Config(model=model, accelerators=accelerators, **given | changes)
-
-
-@contextmanager
-def assembled(given: Config) -> Iterator[Assembly]:
-    assembly = assemble(given, lambda stage, done, total: None)
-    assembly.engine.start()
-    try:
-        yield assembly
-    finally:
-        assembly.engine.stop()
-
-
-def answers(given: Config) -> list[list[int]]:
-    with assembled(given) as assembly:
-        mailboxes = [
-            assembly.engine.client.submit(request(str(number), prompt, max_tokens=6))
-            for number, prompt in enumerate(PROMPTS)
-        ]
-        return [tokens_of(messages_of(mailbox)) for mailbox in mailboxes]
-
-
-def plan_of(model: Path, *, experts: list[int], card: int = GIB) -> Plan:
-    """One with the first layer's experts where they are told to be, and all else on the CPU."""
-    profile = model.parent / "machine.json"
-    save_profile(with_cards(card, card), profile)
-    made = make_plan(
-        PlanOptions(model=model, hardware=str(profile), context=64, kv_cache="int16"), lambda stage, done, total: None
-    )
-    first, *others = (replace(layer, dense=CPU, experts=(CPU,) * 8) for layer in made.layers)
-    return replace(made, layers=(replace(first, experts=tuple(experts)), *others), embed=CPU, head=CPU)
-
-
 def test_answers_are_those_of_the_cpu_alone(model: Path) -> None:
-    assert answers(config(model, "emulated:vram=1GiB,link=16GBps")) == answers(config(model))
+    assert answers(config(model, CARD)) == answers(config(model))
 
 
-def test_a_plan_is_made_of_what_the_machine_and_its_accelerators_can_do(model: Path) -> None:
-    with assembled(config(model, "emulated:vram=1GiB")) as assembly:
-        where = residency_of(assembly.runner).where
-    assert [row.tolist() for row in where] == [[0] * 8] * 2  # a card of this speed has room for all
+@pytest.mark.parametrize(("card", "lies"), [(CARD, 0), ("emulated:vram=1GiB,launch=1ms", CPU)])
+def test_a_plan_is_made_of_what_the_machine_and_its_accelerators_can_do(card: str, lies: int, model: Path) -> None:
+    with assembled(config(model, card)) as assembly:
+        assert [row.tolist() for row in residency_of(assembly.runner).where] == [[lies] * 8] * 2
 
 
 def test_a_plan_is_obeyed(model: Path, tmp_path: Path) -> None:
@@ -87,9 +45,8 @@ def test_a_plan_is_obeyed(model: Path, tmp_path: Path) -> None:
         model, "emulated:vram=1GiB", "emulated:vram=1GiB,number=1", context=None, plan=tmp_path / "plan.json"
     )
     with assembled(given) as assembly:
-        where = residency_of(assembly.runner).where
+        np.testing.assert_array_equal(residency_of(assembly.runner).where, [experts, [CPU] * 8])
         assert assembly.engine.client.max_context == 64
-    np.testing.assert_array_equal(where, [experts, [CPU] * 8])
     assert answers(given) == answers(config(model))
 
 
