@@ -20,6 +20,7 @@ _PATHS = (
     "GET /version",
     "GET /admin/status",
     "GET /admin/placement",
+    "POST /admin/rebalance",
     "POST /admin/vram",
 )
 

@@ -19,7 +19,6 @@ from ..gpu_kernels.sizes import size_text
 from ..placement.cost import CostModel
 from ..placement.hardware import AcceleratorProfile, Estimate, HardwareProfile
 from ..placement.ledger import RAM, device_name
-from ..placement.placed import Placement
 from ..placement.plan import Plan
 from ..placement.shape import ModelShape
 from .accelerator_keeper import AcceleratorKeeper
@@ -29,6 +28,7 @@ from .events import EventLog
 from .machine import default_threads, free_memory
 from .memory import GIB, MemoryPlanError
 from .planning import PlanOptions, case_on, drafted, kinds_of
+from .rebalanced import Rebalanced
 from .runner import DecoderRunner
 from .streams import staged_bytes, streams_of
 
@@ -37,19 +37,20 @@ from .streams import staged_bytes, streams_of
 class Accelerated:
     """devices: known by their number, "gpu0" is the first. cost: what the plan's numbers come from; None where it was
     made elsewhere, and nothing is known of this machine. modelled: one of them goes by a modelled clock, on which the
-    CPU takes as long as it is foretold."""
+    CPU takes as long as it is foretold. rebalanced: what lets experts follow the traffic."""
 
     devices: tuple[Accelerator, ...]
     modelled: bool
     plan: Plan
     cost: CostModel | None
+    rebalanced: Rebalanced
 
-    def acceleration(self, placement: Placement, note: Note) -> Acceleration:
-        """To serve with experts where `placement` says. note: is told what has to be given up."""
+    def acceleration(self, note: Note) -> Acceleration:
+        """note: is told what has to be given up."""
         return Acceleration(
             accelerators=self.devices,
             kernels=[TorchKernels() for _ in self.devices],
-            placement=placement,
+            placement=self.rebalanced.placement,
             streams=streams_of(self.plan, self.cost, len(self.devices)) if self.cost else {},
             note=note,
             cost=HostCost(self.cost.shape, self.cost.hardware.cpu) if self.cost and self.modelled else None,
@@ -82,7 +83,8 @@ def accelerate(config: Config, path: Path, plan: Plan | None, events: EventLog, 
         detail = f"the plan's policy is {plan.policy}; experts stay where it puts them until they are rebalanced"
         events.record("slots_are_static", detail)
     modelled = any(isinstance(parse_device(name), Spec) for name in config.accelerators)
-    return Accelerated(devices=devices, modelled=modelled, plan=plan, cost=cost)
+    rebalanced = Rebalanced(plan, cost, [device.name for device in devices], events)
+    return Accelerated(devices=devices, modelled=modelled, plan=plan, cost=cost, rebalanced=rebalanced)
 
 
 def _opened(names: Sequence[str]) -> tuple[Accelerator, ...]:

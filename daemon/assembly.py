@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # it imports torch, which a daemon without accelerators does 
     from .accelerated import Accelerated
     from .accelerator_keeper import AcceleratorKeeper
     from .accelerator_status import AcceleratorStatus
+    from .rebalanced import Rebalanced
 
 
 def demo_model(progress: Progress) -> Path:
@@ -95,6 +96,7 @@ class Assembly:
     runner: DecoderRunner
     cache: PackCache | None
     keeper: TraceKeeper | None
+    rebalanced: "Rebalanced | None"
     engine: Engine
     accelerators: "AcceleratorStatus | None"
     tokenizer: Tokenizer
@@ -200,7 +202,7 @@ def assemble(config: Config, progress: Progress) -> Assembly:
         max_running=config.max_running,
         kv_cache=config.kv_cache,
         weights=weights,
-        acceleration=accelerated.acceleration(accelerated.plan.placement, events.record) if accelerated else None,
+        acceleration=accelerated.acceleration(events.record) if accelerated else None,
         progress=progress,
     )
     recorder = RoutingRecorder(model, runner) if model.spec.routing else None
@@ -212,7 +214,7 @@ def assemble(config: Config, progress: Progress) -> Assembly:
         limits,
         events=events,
         recorder=recorder,
-        attendants=[accelerators] if accelerators else [],
+        attendants=[accelerators, *accelerated.rebalanced.attendants(runner)] if accelerated and accelerators else [],
     )
     return Assembly(
         config=config,
@@ -220,6 +222,7 @@ def assemble(config: Config, progress: Progress) -> Assembly:
         runner=runner,
         cache=cache,
         keeper=TraceKeeper(recorder, routing_file(recorder.fingerprint), events) if recorder else None,
+        rebalanced=accelerated.rebalanced if accelerated else None,
         engine=engine,
         accelerators=_shown(accelerated, accelerators, engine) if accelerated and accelerators else None,
         tokenizer=tokenizer,

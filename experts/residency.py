@@ -141,10 +141,13 @@ class Residency:
                 raise ValueError(
                     f"expert {swap.demoted} of layer {swap.layer} is not on accelerator {swap.device}, or is pinned"
                 )
-        for swap in swaps:
-            bank, slot = self._slot_of(swap.layer, swap.demoted)
-            self.evict(swap.layer, swap.demoted)
-            self._send(bank, swap.layer, swap.promoted, swap.device, slot)
+        for device in sorted({swap.device for swap in swaps}):  # one that fails leaves the others as they are
+            here = [swap for swap in swaps if swap.device == device]
+            slots = [self._slot_of(swap.layer, swap.demoted) for swap in here]
+            for swap in here:
+                self.evict(swap.layer, swap.demoted)
+            for swap, (bank, slot) in zip(here, slots, strict=True):  # after all tables, which compute waits for
+                self._send(bank, swap.layer, swap.promoted, device, slot)
 
     def pin(self, layer: int, expert: int, pinned: bool = True) -> None:
         """Keep an expert on its accelerator, or no longer."""
@@ -159,21 +162,25 @@ class Residency:
         changed: list[Bank] = []
         fault: DeviceError | None = None
         for arrival in arrivals:
-            if not (wait or arrival.event.is_done()):
-                self._arrivals.append(arrival)
-                continue
             bank = self.banks[arrival.layer, arrival.device]
-            del bank.arriving[arrival.slot]
             try:
+                if not (wait or arrival.event.is_done()):
+                    self._arrivals.append(arrival)
+                    continue
                 self.accelerators[arrival.device].synchronise(arrival.event)
             except DeviceError as error:
                 fault = error
+                del bank.arriving[arrival.slot]
                 continue
+            del bank.arriving[arrival.slot]
             bank.experts[arrival.slot] = arrival.expert
             self.where[arrival.layer][arrival.expert] = arrival.device
             changed.append(bank)
         for bank in {id(bank): bank for bank in changed}.values():
-            bank.tell()
+            try:
+                bank.tell()
+            except DeviceError as error:
+                fault = error
         if fault:
             raise fault
         return len(self._arrivals)

@@ -175,9 +175,13 @@ def _run(config: Config, digests: frozenset[bytes], listener: socket.socket, sta
         server, assembly = _load(config, digests, listener, state)
     from ..housekeeping import tidy
 
-    cache, keeper = assembly.cache, assembly.keeper
+    cache, keeper, rebalanced = assembly.cache, assembly.keeper, assembly.rebalanced
     try:
-        with cache.writing() if cache else nullcontext(), keeper.keeping() if keeper else nullcontext():
+        with (
+            cache.writing() if cache else nullcontext(),
+            keeper.keeping() if keeper else nullcontext(),
+            rebalanced.keeping() if rebalanced else nullcontext(),
+        ):
             threading.Thread(target=tidy, name="isotherm-tidy", daemon=True).start()
             reason = server.serve_on(listener)
     except BindError as error:
