@@ -153,7 +153,7 @@ def test_a_step_whose_memory_runs_out_goes_on_with_fewer_experts_there(
     assert assembly.status()["state"] == "ready"
 
 
-def test_where_memory_is_gone_for_good_the_cpu_computes_all(
+def test_where_memory_stays_short_more_and_more_is_given_back(
     assembly: Assembly, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = say(assembly)
@@ -163,8 +163,8 @@ def test_where_memory_is_gone_for_good_the_cpu_computes_all(
 
     monkeypatch.setattr(TorchKernels, "gate_up", staticmethod(short))
     assert say(assembly, "b") == expected
-    assert set(hot(assembly)) == {CPU}
-    assert assembly.engine.events.counts()["accelerator_out_of_memory"] >= 1
+    assert hot(assembly).count(0) < 4  # of five; nobody has asked for the others since
+    assert assembly.engine.events.counts()["accelerator_out_of_memory"] > 1
 
 
 def test_memory_that_cannot_be_taken_again_is_told_and_tried_when_asked_for(assembly: Assembly) -> None:

@@ -115,7 +115,7 @@ def test_it_goes_on_little_by_little(room: ResidentRoom, residency: Residency) -
 def test_a_limit_below_what_cannot_be_given_back_is_refused_and_changes_nothing(
     room: ResidentRoom, residency: Residency, accelerators: tuple[Emulated, ...]
 ) -> None:
-    with pytest.raises(DeviceFullError, match="emulated:0 needs 1,000 bytes for layers and buffers"):
+    with pytest.raises(DeviceFullError, match="emulated:0 needs 1000 bytes for layers and buffers"):
         room.set_limit(0, FIXED - 1)
     with pytest.raises(DeviceMemoryError, match="its limit cannot become"):
         room.set_limit(0, TOTAL + 1)
