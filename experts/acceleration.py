@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ..cpu_kernels.team import Team
 from ..gpu_kernels.device import Accelerator
 from ..gpu_kernels.kernels import Kernels
+from ..placement.machine import Machine
 from ..placement.placed import Placement
 from .cpu_ops import CpuOps
 from .host_cost import HostCost
@@ -26,6 +27,7 @@ class Acceleration:
     """accelerators: at least one, known by their number; kernels: of each; placement: what lies where at first.
 
     `note(name, detail)` is told what had to be given up; cost: how long the CPU should take, for a modelled clock.
+    streaming: the machine by whose cost model experts of the CPU are brought to accelerators for a chunk of a prompt.
     """
 
     accelerators: Sequence[Accelerator]
@@ -33,6 +35,7 @@ class Acceleration:
     placement: Placement
     note: Note | None = None
     cost: HostCost | None = None
+    streaming: Machine | None = None
 
     def memory(self, rows: int, row_bytes: int) -> NDArray[np.uint8]:
         """Zeroed memory of the host that copies reach without a detour: uint8 [rows, row_bytes]."""

@@ -5,20 +5,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..cpu_kernels.descriptor import ENTRY
+from ..cpu_kernels.descriptor import ENTRY, N_TOKENS
 from ..cpu_kernels.team import Team
 from ..gpu_kernels.device import DeviceLostError
 from ..gpu_kernels.kernels import Kernels
+from ..placement.shape import CPU
+from ..placement.streaming import LEAST_TOKENS
 from .cpu_ops import CpuOps
 from .decoder import record
 from .device_experts import DeviceExperts
 from .device_ops import DeviceOps
+from .host_cost import Part
 from .hybrid_ops import Devices, HybridOps
 from .pack import PackedWeights
 from .residency import Residency
 from .segment import HostClock
 from .spec import ModelSpec
 from .step_inputs import StepInputs
+from .streams import Streams
 
 if TYPE_CHECKING:  # it imports this
     from .acceleration import Acceleration
@@ -43,19 +47,24 @@ class HybridExecutor:
         self.residency = Residency(weights, spec.num_layers, acceleration.accelerators)
         self._spec, self._ops, self._inputs, self._team = spec, ops, inputs, team
         self._devices = Devices(clock=HostClock(self.residency.accelerators[0], cost) if cost else None)
+        self._streams: Streams | None = None
         try:
             for number, one in enumerate(acceleration.kernels):
-                self._take(number, one, weights)
+                self._take(number, one, weights, streaming=acceleration.streaming is not None)
             self.residency.place(self._placement)
             for home in self._devices.homes.values():
                 home.load()
+            if acceleration.streaming:
+                self._streams = Streams.of(acceleration.streaming, weights, self.residency, self._placement, self._note)
+                for number, experts in self._devices.experts.items():
+                    experts.staging = self._streams.cards.get(number)
         except BaseException:
             self.close()
             raise
         self._logits = torch.from_numpy(ops.buffers.logits)
         self._record()
 
-    def _take(self, number: int, kernels: Kernels, weights: PackedWeights) -> None:
+    def _take(self, number: int, kernels: Kernels, weights: PackedWeights, *, streaming: bool) -> None:
         """Take the memory of an accelerator for what it has to do."""
         placement, spec, accelerator = self._placement, self._spec, self.residency.accelerators[number]
         dense = tuple(layer for layer, device in enumerate(placement.dense) if device == number)
@@ -68,22 +77,33 @@ class HybridExecutor:
         guests = tuple(
             layer
             for layer, experts in enumerate(placement.experts)
-            if placement.dense[layer] != number and np.any(experts == number)
+            if placement.dense[layer] != number
+            and (np.any(experts == number) or (streaming and len(experts) and placement.dense[layer] == CPU))
         )
         if guests:
             tokens, normed = self._inputs.limits.tokens, self._ops.buffers.normed
             self._devices.experts[number] = DeviceExperts(accelerator, kernels, spec, weights, guests, tokens, normed)
 
     def _record(self) -> None:
-        hybrid = HybridOps(
-            self._spec, self._ops, self._inputs, self._team, self.residency, self._placement, self._devices
+        self._plain = self._streaming = self._recorded(None)
+        if self._streams and self._streams.cards:
+            self._streaming = self._recorded(self._streams)
+
+    def _recorded(self, streams: Streams | None) -> HybridOps:
+        ops = HybridOps(
+            self._spec, self._ops, self._inputs, self._team, self.residency, self._placement, self._devices, streams
         )
-        record(self._spec, hybrid)
-        self._steps, self._segments, self._mixtures = hybrid.steps, hybrid.segments, hybrid.mixtures
+        record(self._spec, ops)
+        return ops
 
     @property
     def num_ops(self) -> int:
-        return len(np.unique(np.concatenate([part.program.rows[0, :, ENTRY] for part in self._segments])))
+        return len(np.unique(np.concatenate([part.program.rows[0, :, ENTRY] for part in self._plain.segments])))
+
+    @property
+    def bytes_streamed(self) -> int:
+        """Of weights that were brought to accelerators for one step only."""
+        return self._streams.bytes_streamed if self._streams else 0
 
     def run(self) -> None:
         """An accelerator that fails meanwhile is given up, and the step begins again without it.
@@ -93,22 +113,26 @@ class HybridExecutor:
         while True:
             try:
                 self.residency.settle()
-                for step in self._steps:
+                many = int(self._inputs.counts[N_TOKENS]) >= LEAST_TOKENS
+                recorded = self._streaming if many else self._plain
+                for step in recorded.steps:
                     step()
-                self._finish()
+                self._finish(recorded)
                 return
             except DeviceLostError as error:
                 self._give_up(error)
 
-    def _finish(self) -> None:
+    def _finish(self, recorded: HybridOps) -> None:
         """Fetch what accelerators have left of the step, and wait for them."""
         for number, home in self._devices.homes.items():
             home.accelerator.wait("from", home.accelerator.record("compute"))
             if number == self._placement.head and home.rows:
                 home.accelerator.copy(self._logits[: home.rows], home.buffers.logits[: home.rows], "from")
             home.accelerator.synchronise(home.accelerator.record("from"))
-        for mixture in self._mixtures:
+        for mixture in recorded.mixtures:
             mixture.take_choices()
+        if self._devices.clock:
+            self._devices.clock.charge((Part("step"),), self._inputs)
 
     def _give_up(self, error: DeviceLostError) -> None:
         """Do without the accelerators that failed. Raises the error if it is of none that can be done without."""
@@ -118,6 +142,8 @@ class HybridExecutor:
         for number in lost:
             self.residency.drop(number)
             self._devices.experts.pop(number).close()
+            if self._streams:
+                self._streams.drop(number)
         self._record()
         if self._note:
             self._note("accelerator_lost", f"{error}; the CPU computes its experts")
@@ -130,6 +156,9 @@ class HybridExecutor:
         return False
 
     def close(self) -> None:
+        if self._streams:
+            for card in tuple(self._streams.cards):
+                self._streams.drop(card)
         self.residency.close()
         for experts in self._devices.experts.values():
             experts.close()

@@ -28,6 +28,7 @@ from .segment import HostClock, Segment
 from .spec import ModelSpec
 from .split_mixture import SplitMixture
 from .step_inputs import StepInputs
+from .streams import Streams
 
 Step = Callable[[], object]
 
@@ -43,7 +44,8 @@ class Devices:
 
 
 class HybridOps:
-    """Collects a step of the model (see `decoder.OpSet`) as `steps`, to be run one after the other."""
+    """Collects a step of the model (see `decoder.OpSet`) as `steps`, to be run one after the other. streams: for steps
+    that may bring experts to accelerators."""
 
     def __init__(
         self,
@@ -54,6 +56,7 @@ class HybridOps:
         residency: Residency,
         placement: Placement,
         devices: Devices,
+        streams: Streams | None = None,
     ) -> None:
         self.steps: list[Step] = []
         self.segments: list[Segment] = []
@@ -61,6 +64,7 @@ class HybridOps:
         self._spec, self._cpu, self._inputs, self._team = spec, cpu, inputs, team
         self._residency, self._placement = residency, placement
         self._experts, self._homes, self._clock = devices.experts, devices.homes, devices.clock
+        self._streams = streams
         self._handover = Handover(cpu.buffers.x, inputs)
         self._at, self._narrowed = placement.embed, False
         self._parts: list[Part] = []  # of the CPU's work since the last cut
@@ -111,7 +115,7 @@ class HybridOps:
     def route(self, layer: int) -> None:
         if self._at != CPU:
             self._run("route", layer)
-        elif self._residency.is_split(layer):
+        elif self._is_split(layer):
             self._cpu.choose(layer)
             self._flush()
         else:
@@ -122,14 +126,14 @@ class HybridOps:
         if self._at != CPU:
             if branch != "experts":
                 self._queue(partial(self._homes[self._at].feed_forward, layer, branch, together=together))
-        elif branch == "" or not self._residency.is_split(layer):
+        elif branch == "" or not self._is_split(layer):
             self._cpu.feed_forward(layer, branch, together=together)
         # Else it is run while accelerators are at work: see `_split`.
 
     def project_down(self, layer: int, branch: str) -> None:
         if branch == "experts" and self._at != CPU:
             self._mix_at(self._homes[self._at], layer)
-        elif branch == "experts" and self._residency.is_split(layer):
+        elif branch == "experts" and self._is_split(layer):
             self._split(layer)
         elif self._at == CPU:
             self._cpu.project_down(layer, branch)
@@ -150,7 +154,15 @@ class HybridOps:
         cold = self._cold(layer)
         if self._spec.shared_intermediate_size:
             self._cpu.feed_forward(layer, "shared", together=False)
-        mixture = SplitMixture(layer, cold, self._experts, self._residency, beside=self._cut(), narrowed=self._narrowed)
+        mixture = SplitMixture(
+            layer,
+            cold,
+            self._experts,
+            self._residency,
+            beside=self._cut(),
+            narrowed=self._narrowed,
+            streams=self._streams,
+        )
         self.steps.append(partial(mixture.run, self._inputs.counts))
         self._cpu.combine(layer, "experts", few=0)
 
@@ -167,6 +179,7 @@ class HybridOps:
             cold=cold,
             normed=normed,
             records=self._cut(),
+            streams=self._streams,
         )
         self.mixtures.append(mixture)
         self.steps.append(mixture.run)
@@ -188,6 +201,10 @@ class HybridOps:
         return ColdPairs(branch.routes, self._choice(layer), outs, self._shown, segment)
 
     # -- helpers
+    def _is_split(self, layer: int) -> bool:
+        """Whether experts of a layer of the CPU can be computed elsewhere."""
+        return self._residency.is_split(layer) or bool(self._streams and self._streams.cards)
+
     def _choice(self, layer: int) -> int:
         return sum(self._spec.moe_layers[:layer])
 

@@ -16,6 +16,14 @@ from .touch import Demand
 Demands = Callable[[int, int], Demand]  # of a layer and a number of tokens
 
 
+def add_ends(times: Times, machine: Machine, placement: Placement) -> None:
+    """The embedding, what it is told of the step, and the ops after the last layer's attention and after its end."""
+    embed, last, head = (machine.device(each) for each in (placement.embed, placement.dense[-1], placement.head))
+    times.add("hops", embed.send_ms(0, 0))
+    times.add("calls", embed.launch_ms + 2 * last.launch_ms + 2 * head.launch_ms)
+    times.add("step", machine.cpu.step_ms)
+
+
 def add_head(times: Times, machine: Machine, device: int, tokens: int) -> None:
     """The logits of so many tokens, and their way to the sampler."""
     cost, head = machine.device(device), machine.shape.head
@@ -40,7 +48,7 @@ class DecodeCost:
             at = device
         times.add("hops", machine.hop_ms(at, placement.head, streams))
         add_head(times, machine, placement.head, streams)
-        times.add("step", machine.cpu.step_ms)
+        add_ends(times, machine, placement)
         return times
 
     def layer_ms(self, number: int, device: int, resident: NDArray[np.int8], traffic: Traffic) -> float:

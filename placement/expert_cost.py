@@ -92,6 +92,25 @@ class ExpertCost:
         time[0] = self._longest([CPU], sums[:1, :, :1], self._demand.beyond[:1]).mean[0]  # without the card's call
         return time
 
+    def moved(self, resident: NDArray[np.int8], order: NDArray[np.int64], device: int) -> Floats:
+        """float64 [n + 1]: mean time with the first 0 .. n of `order`, which are the CPU's n experts of `resident`, on
+        a card. Where any of the others is touched is taken as if they did not depend on each other."""
+        devices = sorted({CPU, device, *(int(each) for each in np.unique(resident))})
+        sums = np.stack([self._moments[number][:, resident == number].sum(axis=1) for number in devices])
+        sums = np.repeat(sums[:, :, None], len(order) + 1, axis=2)
+        for number, sign in ((CPU, -1.0), (device, 1.0)):
+            sums[devices.index(number), :, 1:] += sign * np.cumsum(self._moments[number][:, order], axis=1)
+        untouched = np.cumprod(self._demand.chances[order[::-1], 0])[::-1]
+        return self._longest(devices, sums, np.append(1 - untouched, 0.0)).mean
+
+    @property
+    def demand(self) -> Demand:
+        return self._demand
+
+    def mean_ms(self, device: int) -> Floats:
+        """float64 [experts]: of each, if it lies on the device."""
+        return self._moments[device][0]
+
     def _longest(self, devices: list[int], sums: Floats, called: Floats) -> Longest:
         """sums: float64 [devices, 3, points] of moments; called: float64 [points], that the CPU is called at all."""
         once = np.array([self._branches[device].once_ms for device in devices])[:, None]

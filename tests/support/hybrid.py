@@ -9,15 +9,19 @@ import numpy as np
 import torch
 from isotherm.daemon.runner import DecoderRunner, load_runner
 from isotherm.daemon.step import StepPlan
-from isotherm.experts.acceleration import Acceleration
+from isotherm.experts.acceleration import Acceleration, Note
+from isotherm.experts.host_cost import HostCost
 from isotherm.experts.hybrid_executor import HybridExecutor
 from isotherm.experts.model import Model
 from isotherm.experts.residency import Residency
 from isotherm.experts.spec import ModelSpec
 from isotherm.gpu_kernels.clock import Clock
+from isotherm.gpu_kernels.device import Accelerator
 from isotherm.gpu_kernels.device_spec import Spec
 from isotherm.gpu_kernels.emulated import Emulated
+from isotherm.gpu_kernels.kernels import Kernels
 from isotherm.gpu_kernels.reference import TorchKernels
+from isotherm.placement.machine import Machine
 from isotherm.placement.placed import Placement
 from isotherm.placement.rebalance import Swap
 from isotherm.placement.shape import CPU
@@ -72,14 +76,28 @@ def random_placement(
 
 @contextmanager
 def hybrid(
-    model: Model, placement: Placement, accelerators: Sequence[Emulated], **limits: Any
+    model: Model,
+    placement: Placement,
+    accelerators: Sequence[Accelerator],
+    *,
+    kernels: Sequence[Kernels] | None = None,
+    cost: HostCost | None = None,
+    streaming: Machine | None = None,
+    note: Note | None = None,
+    **limits: Any,
 ) -> Iterator[DecoderRunner]:
     """A runner whose memory on accelerators is given back, which is checked. Torch has one thread meanwhile: the ops
     of tiny models lose time by more."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    kernels = [TorchKernels() for _ in accelerators]
-    acceleration = Acceleration(accelerators=accelerators, kernels=kernels, placement=placement)  # type: ignore[arg-type]
+    acceleration = Acceleration(
+        accelerators=accelerators,
+        kernels=kernels or [TorchKernels() for _ in accelerators],
+        placement=placement,
+        cost=cost,
+        streaming=streaming,
+        note=note,
+    )
     try:
         runner = load_runner(model, acceleration=acceleration, **LIMITS | limits)
         try:
