@@ -5,7 +5,7 @@ mean and an interval: of the estimates' spreads (those of one source move togeth
 and of what the model leaves out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from math import sqrt
 
 import numpy as np
@@ -19,7 +19,7 @@ from .machine import Machine
 from .placed import Placement, Prediction, Traffic
 from .prefill_cost import PrefillCost
 from .routing import Routing
-from .shape import ModelShape
+from .shape import CPU, ModelShape
 from .times import Times
 from .touch import Floats
 from .trace import RoutingTrace
@@ -77,7 +77,15 @@ class CostModel:
 
     def expert_curve(self, layer: int, dense_device: int, device: int, traffic: Traffic) -> Floats:
         """float64 [num_experts + 1]: layer_ms with the 0 .. all hottest experts on `device`, the others on the CPU."""
-        return self._decode.curve(layer, dense_device, device, traffic)
+        curve: Floats = self.expert_curves(layer, (dense_device,), [(device, CPU)], traffic)[device, CPU][0]
+        return curve
+
+    def expert_curves(
+        self, layer: int, dense_devices: Sequence[int], pairs: Iterable[tuple[int, int]], traffic: Traffic
+    ) -> dict[tuple[int, int], Floats]:
+        """For each pair of devices, float64 [dense_devices, num_experts + 1]: layer_ms with the dense part on each of
+        some devices, the 0 .. all hottest experts on the first of the pair and the others on the second."""
+        return self._decode.curves(layer, dense_devices, pairs, traffic)
 
     def break_even(self, layer: int, device: int) -> int:
         """Prompt tokens of a chunk above which streaming the layer's experts to `device` beats the CPU, with the dense

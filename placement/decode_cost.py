@@ -1,6 +1,6 @@
 """The time of a decode step: every stream gets one token."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,7 @@ from .device_cost import Floats
 from .expert_cost import NO_TIME, ExpertTime
 from .machine import Machine
 from .placed import Placement, Traffic
-from .shape import CPU, LayerShape
+from .shape import LayerShape
 from .times import Times
 from .touch import Demand
 
@@ -75,13 +75,15 @@ class DecodeCost:
         layer = self._shape.layers[number]
         return self._machine.experts(layer, self._demands(number, streams), device, devices).at(resident)
 
-    def curve(self, number: int, dense_device: int, device: int, traffic: Traffic) -> Floats:
-        """float64 [experts + 1]: layer_ms with the 0 .. all hottest experts on `device`, the others on the CPU."""
-        layer, dense = self._shape.layers[number], self.dense_ms(number, dense_device, traffic)
+    def curves(
+        self, number: int, dense: Sequence[int], pairs: Iterable[tuple[int, int]], traffic: Traffic
+    ) -> dict[tuple[int, int], Floats]:
+        """For each pair of devices, float64 [dense, experts + 1]: layer_ms with the dense part on each of some devices,
+        the 0 .. all hottest experts on the first of the pair and the others on the second."""
+        layer, machine, tokens, pairs = self._shape.layers[number], self._machine, traffic.streams, list(pairs)
+        dense_ms = np.array([[self.dense_ms(number, each, traffic)] for each in dense])
         if not layer.num_experts:
-            return np.array([dense])
-        cost = self._machine.experts(layer, self._demands(number, traffic.streams), dense_device, {device, CPU})
-        if device == CPU:
-            whole = cost.at(np.full(layer.num_experts, CPU, np.int8)).mean_ms
-            return np.full(layer.num_experts + 1, dense + whole)
-        return dense + cost.curve(device)
+            return dict.fromkeys(pairs, dense_ms)
+        demand, devices = self._demands(number, tokens), {device for pair in pairs for device in pair}
+        costs = [machine.experts(layer, demand, each, devices) for each in dense]
+        return {pair: dense_ms + np.stack([cost.curve(*pair) for cost in costs]) for pair in pairs}

@@ -66,30 +66,34 @@ class ExpertCost:
         if not devices:
             return NO_TIME
         sums = np.stack([self._moments[device][:, resident == device].sum(axis=1) for device in devices])
-        called = self._demand.touches(resident == CPU)
-        result = self._longest(devices, sums[:, :, None], np.array([called]))
-        taken = [called if device == CPU else 1.0 for device in devices]
-        once = [chance * self._branches[device].once_ms for chance, device in zip(taken, devices, strict=True)]
-        first = int(np.argmax(sums[:, 0] + once))
+        called = self._demand.touches(resident == CPU) if CPU in devices else 0.0
+        once = np.array([self._branches[device].once_ms for device in devices])
+        result = self._longest(devices, sums[:, :, None], np.array([called]), once[:, None])
+        taken = np.array([called if device == CPU else 1.0 for device in devices])
+        first = int(np.argmax(sums[:, 0] + taken * once))
         branch = self._branches[devices[first]]
         return ExpertTime(
             mean_ms=float(result.mean[0]),
             variance=float(result.variance[0]),
             device=devices[first],
-            call_ms=taken[first] * branch.call_ms,
-            hop_ms=taken[first] * branch.hop_ms,
+            call_ms=float(taken[first]) * branch.call_ms,
+            hop_ms=float(taken[first]) * branch.hop_ms,
         )
 
-    def curve(self, device: int) -> Floats:
-        """float64 [experts + 1]: mean time with the 0 .. all hottest experts on a card, the others on the CPU."""
-        there, here = (self._moments[number][:, self._demand.order] for number in (device, CPU))
-        none = np.zeros((3, 1))
+    def curve(self, device: int, rest: int = CPU) -> Floats:
+        """float64 [experts + 1]: mean time with the 0 .. all hottest experts on a card, the others on `rest`."""
+        here, there = (self._moments[number][:, self._demand.order] for number in (rest, device))
+        none, called = np.zeros((3, 1)), self._demand.beyond
         sums = np.stack([
             np.hstack([np.cumsum(here[:, ::-1], axis=1)[:, ::-1], none]),
             np.hstack([none, np.cumsum(there, axis=1)]),
         ])  # fmt: skip
-        time = self._longest([CPU, device], sums, self._demand.beyond).mean
-        time[0] = self._longest([CPU], sums[:1, :, :1], self._demand.beyond[:1]).mean[0]  # without the card's call
+        once = np.array([[self._branches[number].once_ms] for number in (rest, device)])
+        alone = self._longest([rest], sums[:1, :, :1], called[:1], once[:1]).mean
+        if device == rest:
+            return np.repeat(alone, sums.shape[2])
+        time = self._longest([rest, device], sums, called, once).mean
+        time[0], time[-1] = alone[0], sums[1, 0, -1] + once[1, 0]  # a device without experts is not called
         return time
 
     def moved(self, resident: NDArray[np.int8], order: NDArray[np.int64], device: int) -> Floats:
@@ -101,19 +105,25 @@ class ExpertCost:
         for number, sign in ((CPU, -1.0), (device, 1.0)):
             sums[devices.index(number), :, 1:] += sign * np.cumsum(self._moments[number][:, order], axis=1)
         untouched = np.cumprod(self._demand.chances[order[::-1], 0])[::-1]
-        return self._longest(devices, sums, np.append(1 - untouched, 0.0)).mean
+        once = np.array([[self._branches[number].once_ms] for number in devices])
+        return self._longest(devices, sums, np.append(1 - untouched, 0.0), once).mean
 
     @property
     def demand(self) -> Demand:
         return self._demand
 
+    @property
+    def tokens(self) -> Floats:
+        """float64 [experts]: how many go to each, on average."""
+        return self._tokens
+
     def mean_ms(self, device: int) -> Floats:
         """float64 [experts]: of each, if it lies on the device."""
         return self._moments[device][0]
 
-    def _longest(self, devices: list[int], sums: Floats, called: Floats) -> Longest:
-        """sums: float64 [devices, 3, points] of moments; called: float64 [points], that the CPU is called at all."""
-        once = np.array([self._branches[device].once_ms for device in devices])[:, None]
+    def _longest(self, devices: list[int], sums: Floats, called: Floats, once: Floats) -> Longest:
+        """sums: float64 [devices, 3, points] of moments; called: float64 [points], that the CPU is called at all; once:
+        float64 [devices, points], of a call."""
         means, variances, slopes = sums[:, 0], sums[:, 1], sums[:, 2]
         covariances = -slopes[:, None] * slopes[None] / (self._count_variance or 1.0)
         at = np.arange(len(devices))

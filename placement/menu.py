@@ -1,7 +1,8 @@
 """Menu: the ways in which one part of a model can lie on a machine, with what each costs and takes of the budgets."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,16 +16,19 @@ from .touch import hottest
 PARTS = 16  # experts that are read from disk, or have slots, come in so many parts
 SPLIT = 4  # and those that are split between two accelerators
 FULL_CURVE = 1024  # options of a layer up to which each number of experts is one
+NO_EXPERT = np.zeros(1, dtype=np.int64)  # the count of a way without any on an accelerator
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """budgets: bytes of each accelerator and last of the host, so that CPU is the index of the latter."""
+    """budgets: bytes of each accelerator and last of the host, so that CPU is the index of the latter. curves: those
+    that were asked for, of all devices of the dense part, by layer and devices of the experts."""
 
     cost: CostModel
     traffic: Traffic
     budgets: tuple[int, ...]
     kv_positions: int
+    curves: dict[int, dict[tuple[int, int], Floats]] = field(default_factory=dict, repr=False)
 
     @property
     def cards(self) -> range:
@@ -33,6 +37,15 @@ class Task:
     @property
     def devices(self) -> tuple[int, ...]:
         return (CPU, *self.cards)
+
+    def curve(self, number: int, way: "Way") -> Floats:
+        """float64 [experts + 1]: the time of a layer with 0 .. all of its hottest experts on the way's device."""
+        if number not in self.curves:
+            pairs = [*((card, CPU) for card in self.cards), *permutations(self.cards, 2)] or [(CPU, CPU)]
+            self.curves[number] = self.cost.expert_curves(number, self.devices, pairs, self.traffic)
+        device = 0 if self.cards and way.device == CPU else way.device  # with none there, it is the same
+        curve: Floats = self.curves[number][device, way.rest][self.devices.index(way.dense)]
+        return curve
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,47 +91,55 @@ def menu_of(task: Task, layer: LayerShape, cost: Sequence[float] | Floats, dense
     return Menu(np.asarray(cost, np.float64), size, np.full(len(cost), dense, np.int64), **columns)
 
 
-def layer_menu(task: Task, number: int, *, disk: bool) -> Menu:
-    """All ways to lay out a layer: its dense part anywhere, its hottest experts on one accelerator, or all of them on
-    two. disk: experts may also be read from disk, in parts."""
-    layer = task.cost.shape.layers[number]
-    parts = []
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A layer with its dense part on a device, each of `counts` of its hottest experts on another, those left on
+    `rest`."""
+
+    dense: int
+    device: int
+    rest: int
+    counts: Ints
+
+
+def layer_ways(task: Task, layer: LayerShape, *, few: bool) -> list[Way]:
+    """Its dense part anywhere, its hottest experts on one accelerator, or all of them on two. few: not every number of
+    experts."""
+    counts, parts = np.arange(1, layer.num_experts + 1), coarse(layer.num_experts, SPLIT)[:-1]
+    if few or len(counts) * len(task.devices) * len(task.cards) > FULL_CURVE:
+        counts = coarse(layer.num_experts)
+    ways = []
     for dense in task.devices:
-        curves = {card: task.cost.expert_curve(number, dense, card, task.traffic) for card in task.cards}
-        parts.append(menu_of(task, layer, _without(task, number, dense, curves), dense))
-        if not layer.num_experts:
-            continue
-        counts = np.arange(1, layer.num_experts + 1)
-        if disk or len(counts) * len(task.devices) * len(curves) > FULL_CURVE:
-            counts = coarse(layer.num_experts)
-        parts += [menu_of(task, layer, curve[counts], dense, first=card, hot=counts) for card, curve in curves.items()]
-        parts.append(splits(task, number, dense, coarse(layer.num_experts, SPLIT)[:-1]))
-    menu = Menu.join(parts)
-    return Menu.join([menu, *_from_disk(task, number, menu)]) if disk else menu
+        ways.append(Way(dense, CPU, CPU, NO_EXPERT))
+        if layer.num_experts:
+            ways += [Way(dense, card, CPU, counts) for card in task.cards]
+            ways += [Way(dense, first, second, parts) for first, second in permutations(task.cards, 2)]
+    return ways
+
+
+def menu_of_ways(task: Task, layer: LayerShape, ways: Sequence[Way]) -> Menu:
+    """Without costs: all 0."""
+    parts = []
+    for way in ways:
+        warm = layer.num_experts - way.counts if way.rest != CPU else 0
+        columns: dict[str, int | Ints] = {"first": way.device, "hot": way.counts, "second": way.rest, "warm": warm}
+        parts.append(menu_of(task, layer, np.zeros(len(way.counts)), way.dense, **columns))
+    return Menu.join(parts)
+
+
+def cost_of_ways(task: Task, number: int, ways: Sequence[Way]) -> Floats:
+    """Of the options in that order, for a layer's number."""
+    return np.concatenate([task.curve(number, way)[way.counts] for way in ways])
+
+
+def with_disk(task: Task, number: int, menu: Menu) -> Menu:
+    """The options, and again with some of the experts that are on the CPU read from disk."""
+    return Menu.join([menu, *_from_disk(task, number, menu)])
 
 
 def coarse(count: int, parts: int = PARTS) -> Ints:
     """Up to so many numbers from 1 to `count`, which is among them."""
     return np.unique(np.linspace(0, count, parts + 1).astype(np.int64))[1:]
-
-
-def splits(task: Task, number: int, dense: int, counts: Ints) -> Menu:
-    """All experts on two accelerators, so many of the hottest on one: the CPU is free of the layer."""
-    layer = task.cost.shape.layers[number]
-    order = hottest(task.cost.share(number))
-    parts = [menu_of(task, layer, np.zeros(0), dense)]
-    for first in task.cards:
-        for second in task.cards:
-            if first == second:
-                continue
-            cost = []
-            for count in counts:
-                resident = np.full(layer.num_experts, second, dtype=np.int8)
-                resident[order[:count]] = first
-                cost.append(task.cost.layer_ms(number, dense, resident, task.traffic))
-            warm = layer.num_experts - counts
-            parts.append(menu_of(task, layer, cost, dense, first=first, hot=counts, second=second, warm=warm))
-    return Menu.join(parts)
 
 
 def experts_of(menu: Menu, option: int, order: Ints) -> NDArray[np.int8]:
@@ -136,12 +157,6 @@ def disk_ms(task: Task, number: int) -> Floats:
     touch = task.cost.touch(number, task.traffic.streams)[hottest(task.cost.share(number))]
     rate = task.cost.hardware.ssd_read_gb_s.value
     return np.concatenate(([0.0], np.cumsum(touch[::-1]))) * layer.expert_bytes / rate / 1e6
-
-
-def _without(task: Task, number: int, dense: int, curves: dict[int, Floats]) -> Floats:
-    """[1]: the layer's time with all experts on the CPU."""
-    curve = curves[0] if curves else task.cost.expert_curve(number, dense, CPU, task.traffic)
-    return curve[:1]
 
 
 def _from_disk(task: Task, number: int, menu: Menu) -> list[Menu]:

@@ -1,7 +1,7 @@
 """Options: the groups of a knapsack as one table, without the options that another of their group beats."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -27,7 +27,8 @@ class Options:
     """Groups of one length, padded by options that cost infinity.
 
     cost: [groups, options]; size: [groups, options, budgets]; budgets: [budgets]; original: [groups, options], the
-    number that each option has in its group; scale: [budgets], what sizes are divided by to be compared.
+    number that each option has in its group; scale: [budgets], what sizes are divided by to be compared. weight:
+    [budgets, groups, options], the sizes as they are priced.
     """
 
     cost: Floats
@@ -35,6 +36,11 @@ class Options:
     budgets: Ints
     original: Ints
     scale: Floats
+    weight: Floats = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        weight = np.ascontiguousarray(np.moveaxis(self.size, 2, 0), dtype=np.float64)
+        object.__setattr__(self, "weight", weight)
 
     @property
     def groups(self) -> int:
@@ -55,33 +61,44 @@ class Options:
 
     def priced(self, prices: Floats) -> Floats:
         """Cost plus the price of what is used: float64 [groups, options]."""
-        priced: Floats = self.cost + self.size @ prices
-        return priced
+        return self.cost + self.weighed(prices)
+
+    def weighed(self, prices: Floats) -> Floats:
+        """The price of what is used: float64 [groups, options]."""
+        total = np.zeros(self.cost.shape)
+        for price, weight in zip(prices, self.weight, strict=True):
+            if price:
+                total += price * weight
+        return total
 
     def bound(self, prices: Floats) -> float:
         """No choice within the budgets costs less, at any prices that are not negative."""
         return float(self.priced(prices).min(axis=1).sum() - prices @ self.budgets)
 
+    def take(self, rows: Ints) -> "Options":
+        """Of some groups."""
+        return Options(self.cost[rows], self.size[rows], self.budgets, self.original[rows], self.scale)
+
     def keep(self, kept: Flags) -> "Options":
-        """The options of `kept` [groups, options], at least one in each group, in their order."""
-        length = int(kept.sum(axis=1).max())
+        """The options of `kept` [groups, options], in their order."""
+        length = max(int(kept.sum(axis=1).max()), 1)
         order = np.argsort(~kept, axis=1, kind="stable")[:, :length]
         rows = np.arange(self.groups)[:, None]
         cost = np.where(kept[rows, order], self.cost[rows, order], np.inf)
         return Options(cost, self.size[rows, order], self.budgets, self.original[rows, order], self.scale)
 
 
-def tabulate(groups: Sequence[Costed], budgets: Ints) -> Options:
-    """The undominated options of all groups."""
-    kept = [undominated(group.cost, group.size) for group in groups]
-    length = max(len(which) for which in kept)
+def tabulate(groups: Sequence[Costed], budgets: Ints, kept: Sequence[Ints] | None = None) -> Options:
+    """All groups. kept: numbers of the options of each that are taken, all if not given."""
+    which = [np.arange(len(group.cost)) for group in groups] if kept is None else kept
+    length = max(1, *(len(each) for each in which))
     cost = np.full((len(groups), length), np.inf)
     size = np.zeros((len(groups), length, len(budgets)), dtype=np.int64)
     original = np.zeros((len(groups), length), dtype=np.int64)
-    for number, (group, which) in enumerate(zip(groups, kept, strict=True)):
-        cost[number, : len(which)] = group.cost[which]
-        size[number, : len(which)] = group.size[which]
-        original[number, : len(which)] = which
+    for number, (group, each) in enumerate(zip(groups, which, strict=True)):
+        cost[number, : len(each)] = group.cost[each]
+        size[number, : len(each)] = group.size[each]
+        original[number, : len(each)] = each
     largest = size.max(axis=1).sum(axis=0)
     return Options(cost, size, budgets, original, np.maximum(np.minimum(budgets, largest), 1).astype(np.float64))
 

@@ -9,11 +9,19 @@ from .chain import solve_chain
 from .cost import CostModel
 from .menu import Task, disk_ms, experts_of
 from .placed import Placement, Traffic
-from .policies import Parts, adaptive_parts, refined_parts, static_parts, whole_layer_parts
+from .policies import (
+    Parts,
+    adaptive_parts,
+    hit_tables,
+    refined_parts,
+    static_parts,
+    tail_parts,
+    whole_layer_parts,
+)
 from .solve import Infeasible, Solution
 from .touch import hottest
 from .trace import RoutingTrace
-from .verdict import Verdict, judge
+from .verdict import Verdict, judge_popularity
 
 WHOLE, STATIC, TAIL, ADAPTIVE = "whole layers", "static pins", "pins and adaptive tail", "adaptive"
 WORTH = 0.02  # of a step: what less of a policy must save to be taken instead of one that is simpler
@@ -82,7 +90,7 @@ def plan_placement(
     if len(budgets.vram) != cards:
         raise ValueError(f"there are budgets for {len(budgets.vram)} accelerators, and the profile has {cards}")
     if verdict is None and cost.trace is not None:
-        verdict = judge(cost.trace)[0]
+        verdict = judge_popularity(cost.trace)
     helps = verdict is not None and verdict.pinning == "helps"
     used = cost if helps or cost.trace is None else CostModel(cost.shape, cost.hardware)
     task = Task(used, traffic, (*budgets.vram, budgets.ram), kv_positions)
@@ -100,21 +108,20 @@ def _candidates(task: Task, trace: RoutingTrace | None, verdict: Verdict | None)
     parts = static_parts(task)
     if not task.cards:
         return [_candidate(task, ON_CPU, parts, "there is no accelerator")]
-    first = solve_chain(task, parts)
     helps = verdict is not None and verdict.pinning == "helps"
     known = (
         "the hottest experts by the trace" if helps else "experts count as alike, so any of a layer would do as well"
     )
-    found: list[_Candidate | Considered] = [
-        _tried(task, WHOLE, lambda: whole_layer_parts(task, parts), "all of a layer or nothing"),
-        _candidate(task, STATIC, refined_parts(task, parts, first.choices), known),
-    ]
+    first = solve_chain(task, parts)
+    refined = refined_parts(task, parts, first.choices)
+    static = _candidate(task, STATIC, refined, known, first)
+    found = [_tried(task, WHOLE, lambda: whole_layer_parts(task, parts), "all of a layer or nothing"), static]
     if trace is None or verdict is None or verdict.pinning == "unknown":
         note = "how soon experts are used again is not known: there is no trace, or too little of one"
         return [*found, *(Considered(policy=policy, step_ms=None, note=note) for policy in (ADAPTIVE, TAIL))]
-    note = "hits by the trace's sample"
-    found.append(_tried(task, ADAPTIVE, lambda: adaptive_parts(task, parts, trace, pins=False), note))
-    found.append(_tried(task, TAIL, lambda: adaptive_parts(task, parts, trace, pins=True), note))
+    note, hits = "hits by the trace's sample", hit_tables(task, trace)
+    found.append(_tried(task, ADAPTIVE, lambda: adaptive_parts(task, parts, trace, hits), note))
+    found.append(_candidate(task, TAIL, tail_parts(task, refined, trace, hits), note, static.solution))
     return found
 
 
@@ -125,8 +132,9 @@ def _tried(task: Task, policy: str, make: Callable[[], Parts], note: str) -> _Ca
         return Considered(policy=policy, step_ms=None, note="does not fit")
 
 
-def _candidate(task: Task, policy: str, parts: Parts, note: str) -> _Candidate:
-    solution = solve_chain(task, parts)
+def _candidate(task: Task, policy: str, parts: Parts, note: str, known: Solution | None = None) -> _Candidate:
+    """known: of parts that began with the same options."""
+    solution = solve_chain(task, parts, known)
     moved = sum(int(menu.moved[option]) for menu, option in zip(parts, solution.choices, strict=True))
     if not moved:
         return _Candidate(policy, parts, solution, solution.cost, note)

@@ -16,7 +16,7 @@ from .expert_cost import NO_TIME, ExpertCost, ExpertTime
 from .machine import Machine
 from .placed import Placement, Traffic
 from .shape import CPU, LayerShape
-from .streaming import LEAST_TOKENS, least_ms
+from .streaming import LEAST_TOKENS, Candidates, least_ms
 from .times import Times
 
 KEYS_AND_VALUES = ("k", "v")  # roles of what all tokens of a chunk need of the last layer
@@ -110,9 +110,8 @@ class PrefillCost:
             layer,
             device,
             card,
-            tokens=demand.tokens,
-            there_ms=cost.mean_ms(card)[order],
-            touch=demand.touch[order],
+            demand.tokens,
+            Candidates(cost.mean_ms(card)[order], demand.touch[order], cost.tokens[order]),
         )
         count = 1 + int(np.argmin(np.maximum(cost.moved(resident, order, card), least)[1:]))
         moved = resident.copy()

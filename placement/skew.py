@@ -1,6 +1,7 @@
 """Skew: how unevenly a model's experts are used, and whether that carries over to other traffic."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
@@ -42,27 +43,30 @@ class Coverage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Skew:
+class Popularity:
     """Of the sample of a trace: `tokens` of so many `sequences`, in `parts` of which each was held out in turn: whole
-    sequences, or pieces of equal length where one sequence is most of the sample.
-
-    coverage: for each of FRACTIONS. Hit rates by slots: lru_by_layer, float64 [layers, experts + 1], of a cache for
-    each layer; lru_shuffled, the same with tokens in random order; lru_global, float64 [layers * experts + 1], of one
-    cache for all layers.
-    """
+    sequences, or pieces of equal length where one sequence is most of the sample. coverage: by some fractions."""
 
     tokens: int
     sequences: int
     parts: int
     parts_are: Literal["sequences", "pieces"]
     coverage: tuple[Coverage, ...]
+
+    def at(self, fraction: float) -> Coverage:
+        """Raises StopIteration for one that was not measured."""
+        return next(each for each in self.coverage if each.fraction == fraction)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skew(Popularity):
+    """Popularity by all FRACTIONS, and recency. Hit rates by slots: lru_by_layer, float64 [layers, experts + 1], of a
+    cache for each layer; lru_shuffled, the same with tokens in random order; lru_global, float64 [layers * experts +
+    1], of one cache for all layers."""
+
     lru_by_layer: NDArray[np.float64]
     lru_shuffled: NDArray[np.float64]
     lru_global: NDArray[np.float64]
-
-    def at(self, fraction: float) -> Coverage:
-        """Of one of FRACTIONS."""
-        return self.coverage[FRACTIONS.index(fraction)]
 
 
 def covered(counts: NDArray[np.float64], fraction: float) -> float:
@@ -80,32 +84,50 @@ def tokens_needed(trace: RoutingTrace) -> int:
 def measure_skew(trace: RoutingTrace, seed: int = 0) -> Skew | None:
     """Everything that a trace's sample tells of skew; None if it has fewer than `tokens_needed`. The seed is for the
     shuffles."""
-    if len(trace.sample) < tokens_needed(trace):
-        return None
     rng = np.random.default_rng(seed)
-    bounds, parts_are = _bounds(trace)
-    ends = np.append(bounds[1:], len(trace.sample))
-    parts = np.stack(
-        [count_sample(trace.sample[a:b], trace.num_experts) for a, b in zip(bounds, ends, strict=True)]
-    )  # [parts, layers, experts]
+    popularity = _popularity(trace, FRACTIONS, rng)
+    if popularity is None:
+        return None
     return Skew(
-        tokens=len(trace.sample),
-        sequences=len(trace.starts),
-        parts=len(parts),
-        parts_are=parts_are,
-        coverage=_coverage(parts, count_sample(shuffled_experts(trace, rng).sample, trace.num_experts), rng),
+        **{field.name: getattr(popularity, field.name) for field in fields(popularity)},
         lru_by_layer=layer_hits(trace.sample, trace.num_experts),
         lru_shuffled=layer_hits(shuffled_time(trace, rng).sample, trace.num_experts),
         lru_global=global_hits(trace.sample, trace.num_experts),
     )
 
 
-def held_out_hits(parts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """parts: counts [parts, experts]. Activations [parts, experts] of each part that go to the n + 1 experts that are
-    the hottest in all other parts together."""
+def measure_popularity(trace: RoutingTrace, fraction: float, seed: int = 0) -> Popularity | None:
+    """What `measure_skew` says of popularity, by one fraction, in a fraction of the time."""
+    return _popularity(trace, (fraction,), np.random.default_rng(seed))
+
+
+def _popularity(trace: RoutingTrace, fractions: Sequence[float], rng: np.random.Generator) -> Popularity | None:
+    if len(trace.sample) < tokens_needed(trace):
+        return None
+    bounds, parts_are = _bounds(trace)
+    ends = np.append(bounds[1:], len(trace.sample))
+    parts = np.stack(
+        [count_sample(trace.sample[a:b], trace.num_experts) for a, b in zip(bounds, ends, strict=True)]
+    )  # [parts, layers, experts]
+    by_chance = count_sample(shuffled_experts(trace, rng).sample, trace.num_experts)
+    return Popularity(
+        tokens=len(trace.sample),
+        sequences=len(trace.starts),
+        parts=len(parts),
+        parts_are=parts_are,
+        coverage=_coverage(parts, by_chance, fractions, rng),
+    )
+
+
+def held_out_hits(parts: NDArray[np.float64], counts: Sequence[int]) -> NDArray[np.float64]:
+    """parts: whole numbers [parts, experts]. Activations [parts, counts] of each part that go to so many experts that
+    are the hottest in all other parts together, of equal ones the first."""
     rest = parts.sum(axis=0) - parts
-    order = np.argsort(-rest, axis=1, kind="stable")
-    return np.cumsum(np.take_along_axis(parts, order, axis=1), axis=1)
+    experts = parts.shape[1]
+    order = rest * experts - np.arange(experts)  # no two are equal
+    places = [experts - count for count in counts]
+    least = np.partition(order, places, axis=1)[:, places]
+    return np.stack([(parts * (order >= least[:, [i]])).sum(axis=1) for i in range(len(places))], axis=1)
 
 
 def _of(fraction: float, count: int) -> int:
@@ -125,23 +147,23 @@ def _bounds(trace: RoutingTrace) -> tuple[NDArray[np.int64], Literal["sequences"
 
 
 def _coverage(
-    parts: NDArray[np.float64], by_chance: NDArray[np.float64], rng: np.random.Generator
+    parts: NDArray[np.float64], by_chance: NDArray[np.float64], fractions: Sequence[float], rng: np.random.Generator
 ) -> tuple[Coverage, ...]:
     """parts: counts [parts, layers, experts]; by_chance: counts [layers, experts] of as many choices."""
     count, layers, experts = parts.shape
-    sizes = parts.sum(axis=(1, 2))
-    hits = held_out_hits(parts.reshape(count, -1))
-    shuffled = [held_out_hits(shuffled_preferences(parts, rng).reshape(count, -1)).sum(axis=0) for _ in range(SHUFFLES)]
+    sizes, total = parts.sum(axis=(1, 2)), parts.sum(axis=0)
+    sets, in_layer = ([_of(each, of) for each in fractions] for of in (layers * experts, experts))
+    hits = held_out_hits(parts.reshape(count, -1), sets)
+    shuffled = [
+        held_out_hits(shuffled_preferences(parts, rng).reshape(count, -1), sets).sum(axis=0) for _ in range(SHUFFLES)
+    ]
     shares = np.array(shuffled) / sizes.sum()
-    of_layers = (
-        np.stack([held_out_hits(parts[:, layer]).sum(axis=0) for layer in range(layers)]) / parts.sum((0, 2))[:, None]
-    )
-    total = parts.sum(axis=0)
+    of_layers = np.stack([held_out_hits(parts[:, layer], in_layer).sum(axis=0) for layer in range(layers)])
 
-    def coverage(fraction: float) -> Coverage:
-        n, per_layer = _of(fraction, layers * experts), _of(fraction, experts)
-        held_out = float(hits[:, n - 1].sum() / sizes.sum())
-        off = hits[:, n - 1] - held_out * sizes
+    def coverage(number: int) -> Coverage:
+        fraction, n = fractions[number], sets[number]
+        held_out = float(hits[:, number].sum() / sizes.sum())
+        off = hits[:, number] - held_out * sizes
         return Coverage(
             fraction=fraction,
             experts=n,
@@ -150,10 +172,10 @@ def _coverage(
             held_out=held_out,
             spread=float(np.sqrt((off**2).sum() * count / (count - 1)) / sizes.sum()),
             uniform=n / (layers * experts),
-            shuffled=float(shares[:, n - 1].mean()),
-            shuffled_spread=float(shares[:, n - 1].std(ddof=1)),
-            per_layer=per_layer,
-            by_layer=of_layers[:, per_layer - 1],
+            shuffled=float(shares[:, number].mean()),
+            shuffled_spread=float(shares[:, number].std(ddof=1)),
+            per_layer=in_layer[number],
+            by_layer=of_layers[:, number] / total.sum(axis=1),
         )
 
-    return tuple(coverage(fraction) for fraction in FRACTIONS)
+    return tuple(coverage(number) for number in range(len(fractions)))

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .exchange import improve, least_overrun, repair
-from .frontier import search
-from .options import Floats, Ints, Options, tabulate
-from .prices import Overfull, dual_prices
+from .assign import Effort, assign
+from .exchange import least_overrun
+from .links import NO_HOPS, Links
+from .options import Flags, Floats, Ints, tabulate, undominated
 
 ENOUGH = 1e-9  # a relative gap that is rounding
 
@@ -54,37 +54,26 @@ def solve(groups: Sequence[Group], budgets: Sequence[int]) -> Solution:
     _check(groups, len(limits))
     if not groups:
         return Solution(np.zeros(0, dtype=np.int64), 0.0, 0.0, np.zeros(len(limits)))
-    most = sum((group.size.max(axis=0) for group in groups), np.zeros_like(limits))
-    binding = most > limits  # a budget that nothing can exceed has no price, and is left out
-    table = tabulate([Group(group.cost, group.size[:, binding]) for group in groups], limits[binding])
-    try:
-        choices, bound, prices = _solve(table)
-    except Overfull as error:
+    binds = binding(groups, limits)
+    bound_by = [Group(group.cost, group.size[:, binds]) for group in groups]
+    table = tabulate(bound_by, limits[binds], [undominated(group.cost, group.size) for group in bound_by])
+    fewest = np.argsort(np.isfinite(table.cost).sum(axis=1), kind="stable")  # first, so that states are few for long
+    answer = assign(Links(table.take(fewest), NO_HOPS), Effort(ENOUGH, ENOUGH))
+    if answer.best is None:
         overrun = np.zeros_like(limits)
-        overrun[binding] = error.overrun
-        raise Infeasible(tuple(int(value) for value in overrun)) from None
-    everywhere = np.zeros(len(limits))
-    everywhere[binding] = prices
-    original = table.original[np.arange(table.groups), choices]
-    return Solution(original, table.total(choices), bound, everywhere)
+        overrun[binds] = table.overrun(least_overrun(table))
+        raise Infeasible(tuple(int(value) for value in overrun))
+    prices = np.zeros(len(limits))
+    prices[binds] = answer.prices
+    choices = np.zeros(len(groups), dtype=np.int64)
+    choices[fewest] = table.original[fewest, answer.best.choices]
+    return Solution(choices, answer.best.cost, answer.bound, prices)
 
 
-def _solve(table: Options) -> tuple[Ints, float, Floats]:
-    """Choices in the table, a lower bound of the cost, and prices; raises Overfull."""
-    prices, bound = dual_prices(table)
-    choices = repair(table, table.priced(prices).argmin(axis=1), prices)
-    if table.overrun(choices).any():
-        choices = least_overrun(table)
-    fits = not table.overrun(choices).any()
-    if fits:
-        choices = improve(table, choices, prices)
-        if table.total(choices) - bound <= ENOUGH * abs(bound):
-            return choices, bound, prices
-    found, complete = search(table, prices, bound, table.total(choices) if fits else np.inf)
-    if found is None and not fits:
-        raise Overfull(table.overrun(choices))
-    choices = choices if found is None else found
-    return choices, table.total(choices) if complete else bound, prices
+def binding(groups: Sequence[Group], budgets: Ints) -> Flags:
+    """[budgets]: which can be exceeded at all. One that can not has no price, and is left out."""
+    most = sum((group.size.max(axis=0) for group in groups), np.zeros_like(budgets))
+    return np.asarray(most > budgets)
 
 
 def _check(groups: Sequence[Group], budgets: int) -> None:

@@ -6,6 +6,7 @@ the CPU reads.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,29 +19,32 @@ LEAST_TOKENS = 16  # that experts are streamed for: fewer read weights more than
 GROUP = 8  # experts that come together: enough that launches count little, few enough that the last is soon over
 
 
-def least_ms(
-    machine: Machine,
-    layer: LayerShape,
-    dense_device: int,
-    card: int,
-    *,
-    tokens: int,
-    there_ms: Floats,
-    touch: Floats,
-) -> Floats:
-    """float64 [n + 1]: before so much time a chunk's experts are not done, with the first 0 .. n streamed as far as any
-    token goes to them.
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The CPU's experts of a layer that may be streamed, the first of them first; float64 [n] each. there_ms: what they
+    take on the card; touch: how probable it is that any token goes to them; tokens: how many do."""
 
-    there_ms: float64 [n], what each takes on the card; touch: float64 [n], how probable that is.
-    """
-    cost, count = machine.accelerators[card], np.arange(len(there_ms) + 1)
-    sums = np.append(0.0, np.cumsum(there_ms))
+    there_ms: Floats
+    touch: Floats
+    tokens: Floats
+
+
+def least_ms(
+    machine: Machine, layer: LayerShape, dense_device: int, card: int, tokens: int, candidates: Candidates
+) -> Floats:
+    """float64 [n + 1]: before so much time the experts of a chunk of so many tokens are not done, with the first 0 .. n
+    of the candidates streamed as far as any token goes to them."""
+    cost, count = machine.accelerators[card], np.arange(len(candidates.touch) + 1)
+    sums = np.append(0.0, np.cumsum(candidates.there_ms))
     last = sums - sums[np.maximum(count - GROUP, 0)]
     way = machine.way_ms(layer, dense_device, card, tokens)
-    came = np.append(0.0, np.cumsum(touch))
+    came = np.append(0.0, np.cumsum(candidates.touch))
+    left = candidates.tokens.sum() - np.append(0.0, np.cumsum(candidates.tokens))
+    back = machine.hop_ms(CPU, card, 1) - machine.hop_ms(CPU, card, 0) if dense_device == card else 0.0
     summed = tokens * layer.top_k * machine.device(dense_device).sum_ms(machine.shape.hidden_size)
-    sent = way + came * cost.weights_ms(layer.expert_bytes) + last + cost.call_ms + summed
-    least: Floats = np.maximum(sent, machine.cpu.memory_ms(came[-1] * layer.expert_bytes))  # read by one or the other
+    link = way + came * cost.weights_ms(layer.expert_bytes) + left * back
+    memory = machine.cpu.memory_ms(came[-1] * layer.expert_bytes)  # read by one or the other
+    least: Floats = np.maximum(link + last + cost.call_ms + summed, memory)
     least[0] = 0.0
     return least
 
@@ -93,9 +97,12 @@ class Streaming:
             layer,
             dense_device,
             card,
-            tokens=tokens,
-            there_ms=self._machine.expert_ms(layer, dense_device, card, most)[counts[order]],
-            touch=np.ones(len(order)),
+            tokens,
+            Candidates(
+                self._machine.expert_ms(layer, dense_device, card, most)[counts[order]],
+                np.ones(len(order)),
+                counts[order].astype(np.float64),
+            ),
         )
         for device in {CPU, card, *(int(each) for each in np.unique(where[counts > 0]))}:
             table = self._machine.expert_ms(layer, dense_device, device, most)

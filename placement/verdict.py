@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from .skew import Skew, measure_skew, tokens_needed
+from .skew import Popularity, Skew, measure_popularity, measure_skew, tokens_needed
 from .trace import RoutingTrace
 
 FRACTION = 0.2  # of the experts, that is judged by
@@ -23,19 +23,27 @@ class Verdict:
 def judge(trace: RoutingTrace) -> tuple[Verdict, Skew | None]:
     """The verdict and what it rests on, None where there is too little traffic."""
     skew = measure_skew(trace)
-    if skew is None:
-        text = (
-            f"nothing can be said of pinning yet: the sample has {len(trace.sample)} decode tokens and "
-            f"{tokens_needed(trace)} are needed; record more with `isotherm profile`, or serve for a while"
-        )
-        return Verdict(pinning="unknown", text=text), None
-    return verdict_of(skew), skew
+    return (verdict_of(skew) if skew is not None else _unknown(trace)), skew
 
 
-def verdict_of(skew: Skew) -> Verdict:
+def judge_popularity(trace: RoutingTrace) -> Verdict:
+    """The verdict without what a cache would do, which takes most of the time."""
+    popularity = measure_popularity(trace, FRACTION)
+    return verdict_of(popularity) if popularity is not None else _unknown(trace)
+
+
+def _unknown(trace: RoutingTrace) -> Verdict:
+    text = (
+        f"nothing can be said of pinning yet: the sample has {len(trace.sample)} decode tokens and "
+        f"{tokens_needed(trace)} are needed; record more with `isotherm profile`, or serve for a while"
+    )
+    return Verdict(pinning="unknown", text=text)
+
+
+def verdict_of(popularity: Popularity) -> Verdict:
     """Pinning helps if the hottest experts are hot in traffic that they were not learned from, too: beyond what
-    shuffles show by luck, and enough to be worth the memory."""
-    at = skew.at(FRACTION)
+    shuffles show by luck, and enough to be worth the memory. More is said of a whole Skew."""
+    at = popularity.at(FRACTION)
     saved = (at.held_out - at.uniform) / (1 - at.uniform)
     beyond_luck = at.held_out > at.shuffled + SURE * at.shuffled_spread
     numbers = (
@@ -52,8 +60,9 @@ def verdict_of(skew: Skew) -> Verdict:
             f"In the traffic they were learned from they take {_percent(at.same)}, and by luck alone it would be "
             f"{_percent(at.luck)}.",
         ]
-    text = " ".join([*sentences, _cache(skew), *_doubts(skew)])
-    return Verdict(pinning="helps" if helps else "does not help", text=text)
+    if isinstance(popularity, Skew):
+        sentences.append(_cache(popularity))
+    return Verdict(pinning="helps" if helps else "does not help", text=" ".join([*sentences, *_doubts(popularity)]))
 
 
 def _cache(skew: Skew) -> str:
@@ -70,8 +79,8 @@ def _cache(skew: Skew) -> str:
     return text + " Recency says more than popularity here: a cache that follows the traffic makes more of memory."
 
 
-def _doubts(skew: Skew) -> list[str]:
-    if skew.parts_are == "sequences":
+def _doubts(popularity: Popularity) -> list[str]:
+    if popularity.parts_are == "sequences":
         return []
     return ["Most of the sample is one sequence, so this was tested on other pieces of it; record several to be sure."]
 

@@ -1,9 +1,10 @@
 """What `isotherm plan` promises beside what `isotherm bench` measures, as a table in Markdown.
 
-python tests/perf/predictions.py MODEL...: it calibrates first, so let nothing else run on the machine. Each plan is
-made with the routing of the tokens that were measured. Where others use the machine's memory its speed changes within
-seconds: a run counts if plain reads just before and after it were about as fast as the calibration found them. Where
-too few were, there are more runs. The figure in brackets is the median of all.
+python tests/perf/predictions.py MODEL...: it calibrates first where no profile is kept that has all kinds of weights,
+so let nothing else run on the machine. Each plan is made with the routing of the tokens that were measured. Where
+others use the machine's memory its speed changes within seconds: a run counts if plain reads just before and after it
+were about as fast as the calibration found them. Where too few were, there are more runs. The figure in brackets is
+the median of all.
 """
 
 import json
@@ -16,8 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from isotherm.daemon.calibrate import calibrate, kinds_of
-from isotherm.daemon.machine import default_threads
+from isotherm.daemon.calibrate import kinds_of, this_machine
 from isotherm.experts.model import open_model
 
 ROUNDS, STREAMS, GEN, PROMPT, SHORT, LONG = 8, (1, 4, 8), 32, 512, 128, 4096
@@ -97,7 +97,7 @@ def _alike(runs: Sequence[Any], work: str, usual_gb_s: float) -> list[float]:
 
 def main(models: Sequence[str]) -> None:
     kinds = dict.fromkeys(kind for model in models for kind in kinds_of(open_model(Path(model))))
-    cpu = calibrate(tuple(kinds), default_threads(), lambda *_: None).cpu
+    cpu = this_machine(tuple(kinds), None, lambda *_: None).cpu
     reads = cpu.read_gb_s[cpu.threads]
     usual_gb_s = reads.value
     print(f"plain reads: {usual_gb_s:.1f} GB/s, spread {reads.spread:.0%}\n")

@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 from isotherm.placement.chain import hop_table, solve_chain, total_ms
 from isotherm.placement.cost import CostModel
+from isotherm.placement.dual import highest_bound
+from isotherm.placement.links import Links
 from isotherm.placement.menu import Menu, Task, menu_of
+from isotherm.placement.options import tabulate
 from isotherm.placement.placed import Traffic
 from isotherm.placement.shape import CPU
+from isotherm.placement.solve import Group
+from isotherm.placement.starts import starts
 from support.cost_cases import accelerator, layer, machine, model
 
 
@@ -51,13 +56,37 @@ def test_parts_that_are_alike_lie_together() -> None:
 def test_two_equal_cards_each_take_a_run_of_layers() -> None:
     shape = layer(0, 0)
     cost = CostModel(model(), machine(accelerator(hop_us=20), accelerator(hop_us=20)))
-    here = Task(cost, Traffic(), (4 * shape.dense_bytes, 4 * shape.dense_bytes, 1 << 40), 0)
-    saved = [0.5, 0.52, 0.51, 0.53, 0.54, 0.5, 0.52, 0.51]
+    here = Task(cost, Traffic(), (32 * shape.dense_bytes, 32 * shape.dense_bytes, 1 << 40), 0)
+    saved = [0.5, 0.52, 0.51, 0.53, 0.54, 0.5, 0.52, 0.51] * 8
     menus = [
         Menu.join([menu_of(here, shape, [1.0], CPU), *(menu_of(here, shape, [1 - each], card) for card in (0, 1))])
         for each in saved
     ]
     solution = solve_chain(here, menus)
     dense = [int(menu.dense[choice]) for menu, choice in zip(menus, solution.choices, strict=True)]
-    assert sorted(dense) == [0] * 4 + [1] * 4
+    assert sorted(dense) == [0] * 32 + [1] * 32
     assert sum(one != other for one, other in pairwise(dense)) == 1
+
+
+@pytest.mark.parametrize("fitting", [4, 7])
+def test_the_bound_counts_hops(fitting: int) -> None:
+    """The ends stay on the CPU, and all between that fit lie together: to the card and back costs two hops."""
+    here = task(hop_us=30, budget=fitting * layer(0, 0).dense_bytes)
+    ends, alike = part(here, 5.0, 1.0), part(here, 0.5, 1.0)
+    solution = solve_chain(here, [ends, *[alike] * 7, ends])
+    hops = hop_table(here)
+    assert solution.cost == pytest.approx(9 - fitting * 0.5 + hops[0, 1] + hops[1, 0])
+    assert solution.bound > 9 - fitting * 0.5 + (0.5 if fitting < 7 else 0.99) * (hops[0, 1] + hops[1, 0])
+
+
+def test_what_the_relaxed_problem_mixes_is_dealt_out_in_runs() -> None:
+    """Of two cards of room for half the parts each it mixes both, neither of which fits alone."""
+    ways = [Group(np.array([0.5]), np.array([size])) for size in ([1, 0], [0, 1])]
+    host = Group(np.array([1.0]), np.array([[0, 0]]))
+    table = tabulate([*ways, host] * 16, np.array([8, 8]))
+    links = Links(table, 0.02 * (1 - np.eye(3)))
+    dual = highest_bound(links, [np.array([0.1, 0.1])])
+    assert dual is not None
+    _, path, _ = starts(links, dual)[0]
+    assert sorted(path.tolist()) == [0] * 8 + [1] * 8
+    assert sum(one != other for one, other in pairwise(path.tolist())) == 1

@@ -31,7 +31,7 @@ def kept_by_hand(sample: np.ndarray, order: np.ndarray, pinned: int, slots: int)
 def test_hits_are_those_of_a_cache(pinned: int) -> None:
     sample = choices(60)
     order = np.array([np.random.default_rng(layer).permutation(EXPERTS) for layer in range(2)])
-    hits = hits_beside_pins(sample, order, pinned)
+    hits = hits_beside_pins(sample, order, [0, 2, 8])[pinned]
     for layer in range(2):
         for slots in range(EXPERTS - pinned + 1):
             by_hand = kept_by_hand(sample[:, layer], order[layer], pinned, slots)
@@ -41,7 +41,7 @@ def test_hits_are_those_of_a_cache(pinned: int) -> None:
 def test_without_pins_differs_from_a_cold_cache_by_its_beginning_alone() -> None:
     sample = choices(700)
     order = np.tile(np.arange(EXPERTS), (2, 1))
-    warm, cold = hits_beside_pins(sample, order, 0) / TOP_K, layer_hits(sample, EXPERTS)
+    warm, cold = hits_beside_pins(sample, order, [0])[0] / TOP_K, layer_hits(sample, EXPERTS)
     assert np.abs(warm - cold).max() <= 1.001 * EXPERTS / (TOP_K * 700)
 
 
@@ -49,7 +49,7 @@ def test_streams_take_turns() -> None:
     """Two streams of one choice each: alone each token finds what the last one used, in turns it does not."""
     sample = np.repeat(np.array([[[0]], [[1]]], np.uint16), 50, axis=0)
     order = np.array([[2, 1, 0]])
-    alone, turns = hits_beside_pins(sample, order, 0, 1), hits_beside_pins(sample, order, 0, 2)
+    alone, turns = (hits_beside_pins(sample, order, [0], streams)[0] for streams in (1, 2))
     assert alone[0, 1] > 0.9
     assert turns[0, 1] == 0
     assert turns[0, 2] > 0.9

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from isotherm.placement.shuffle import shuffled_experts, shuffled_time
 from isotherm.placement.trace import RoutingTrace, empty_trace
-from isotherm.placement.verdict import judge
+from isotherm.placement.verdict import judge, judge_popularity
 from support.routing import random_sample, trace_of_sample
 
 LAYERS, EXPERTS, TOP_K, LENGTH = 6, 32, 4, 64
@@ -28,6 +28,16 @@ def test_skewed_traffic_is_worth_pinning() -> None:
         "were not learned from, where chance would give 20 %. With room for 6 of 32 experts in each layer, a cache"
     )
     assert "Recency" not in verdict.text
+
+
+@pytest.mark.parametrize("shared", [2.0, 0.0])
+def test_of_popularity_alone_it_says_the_same(shared: float) -> None:
+    trace = traffic(shared=shared, own=0.3)
+    (whole, _), quick = judge(trace), judge_popularity(trace)
+    before, _, after = whole.text.partition(" With room for ")
+    assert quick.pinning == whole.pinning
+    assert quick.text == before
+    assert after.count("pinned ones") == 1
 
 
 @pytest.mark.parametrize("sequences", [1, 2, 12])
