@@ -19,6 +19,9 @@ _PATHS = (
     "GET /metrics",
     "GET /version",
     "GET /admin/status",
+    "GET /admin/placement",
+    "POST /admin/rebalance",
+    "POST /admin/vram",
 )
 
 

@@ -2,7 +2,7 @@
 
 from fastapi import FastAPI
 
-from . import admin
+from . import accelerators, admin, rebalance
 from .auth import ApiKeys
 from .errors import HANDLED, handle_error
 from .middleware import BodyLimit, RequestId, SafetyNet
@@ -19,6 +19,8 @@ def create_app(service: Service) -> FastAPI:
     app.include_router(completions.router(service, notes))
     app.include_router(models.router(service))
     app.include_router(admin.router(service))
+    app.include_router(accelerators.router(service))
+    app.include_router(rebalance.router(service))
     for kind in HANDLED:
         app.add_exception_handler(kind, handle_error)
     # The last one added is the outermost.

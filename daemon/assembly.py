@@ -4,10 +4,11 @@ import logging
 import os
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -21,6 +22,8 @@ from ..experts.model import Model, open_model
 from ..experts.outline import shape_of
 from ..experts.progress import Progress
 from ..experts.store import PackedStore
+from ..placement.plan import Plan
+from .attendants import Attendant
 from .budget import StepBudget
 from .chat_template import ChatTemplate
 from .config import Config, ConfigError, readable
@@ -36,10 +39,16 @@ from .routing_recorder import RoutingRecorder
 from .runner import DecoderRunner, kv_block_bytes, load_runner, load_weights
 from .scheduler import Scheduler
 from .self_test import check_ops
-from .served_plan import obeyed
+from .served_plan import obeyed, read_plan
 from .throughput import Throughput
 from .tokenizer import Tokenizer
 from .trace_keeper import TraceKeeper
+
+if TYPE_CHECKING:  # it imports torch, which a daemon without accelerators does not
+    from .accelerated import Accelerated
+    from .accelerator_keeper import AcceleratorKeeper
+    from .accelerator_status import AcceleratorStatus
+    from .rebalanced import Rebalanced
 
 
 def demo_model(progress: Progress) -> Path:
@@ -89,7 +98,9 @@ class Assembly:
     runner: DecoderRunner
     cache: PackCache | None
     keeper: TraceKeeper | None
+    rebalanced: "Rebalanced | None"
     engine: Engine
+    accelerators: "AcceleratorStatus | None"
     tokenizer: Tokenizer
     chat_template: ChatTemplate
     throughput: Throughput
@@ -131,6 +142,7 @@ class Assembly:
                 "weight_bytes": self.runner.weight_bytes,
                 "kv_bytes": self.kv_bytes,
             },
+            "accelerators": self.accelerators.show() if self.accelerators else None,
             "pack_cache": self.cache.status() if self.cache else None,
             "kv": {
                 "format": self.config.kv_cache,
@@ -168,12 +180,14 @@ def assemble(config: Config, progress: Progress) -> Assembly:
     setting that does not suit it, and PlanError for a plan that does not.
     """
     started = time.monotonic()
-    model = open_model(config.model or demo_model(progress))
-    config = obeyed(config, model)
+    path = config.model or demo_model(progress)
+    model = open_model(path)
+    plan, events = read_plan(config, model), EventLog()
     tokenizer = tokenizer_of(model)  # a model without a usable tokenizer is refused before the weights are read
     template = ChatTemplate(tokenizer.chat_template, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
+    accelerated = _accelerated(config, path, plan, events, progress)
+    config = obeyed(config, accelerated.plan if accelerated else plan)
     num_blocks = plan_memory(model, config, free_memory())
-    events = EventLog()
     _tell_fallbacks(tokenizer, events)
     seating = seat(config, read_topology(), events)
     cache = PackCache(PackedStore(packed_folder(), model), events) if config.pack_cache else None
@@ -190,17 +204,22 @@ def assemble(config: Config, progress: Progress) -> Assembly:
         max_running=config.max_running,
         kv_cache=config.kv_cache,
         weights=weights,
+        acceleration=accelerated.acceleration(events.record) if accelerated else None,
         progress=progress,
     )
     recorder = RoutingRecorder(model, runner) if model.spec.routing else None
-    limits = QueueLimits(max_queued=config.max_queued, max_queued_tokens=config.max_queued_tokens)
+    accelerators = accelerated.keeper(runner, events) if accelerated else None
+    attendants = [accelerators, *accelerated.rebalanced.attendants(runner)] if accelerated and accelerators else []
+    engine = _engine(runner, config, events, recorder, attendants)
     return Assembly(
         config=config,
         model=model,
         runner=runner,
         cache=cache,
         keeper=TraceKeeper(recorder, routing_file(recorder.fingerprint), events) if recorder else None,
-        engine=Engine(runner, make_scheduler(runner, config), limits, events=events, recorder=recorder),
+        rebalanced=accelerated.rebalanced if accelerated else None,
+        engine=engine,
+        accelerators=_shown(accelerated, accelerators, engine) if accelerated and accelerators else None,
         tokenizer=tokenizer,
         chat_template=template,
         throughput=Throughput(),
@@ -210,6 +229,36 @@ def assemble(config: Config, progress: Progress) -> Assembly:
         load_s=time.monotonic() - started,
         created=int(time.time()),
     )
+
+
+def _accelerated(
+    config: Config, path: Path, plan: Plan | None, events: EventLog, progress: Progress
+) -> "Accelerated | None":
+    if not config.accelerators:
+        return None
+    from .accelerated import accelerate
+
+    return accelerate(config, path, plan, events, progress)
+
+
+def _engine(
+    runner: DecoderRunner,
+    config: Config,
+    events: EventLog,
+    recorder: RoutingRecorder | None,
+    attendants: Sequence[Attendant],
+) -> Engine:
+    limits = QueueLimits(max_queued=config.max_queued, max_queued_tokens=config.max_queued_tokens)
+    scheduler = make_scheduler(runner, config)
+    return Engine(runner, scheduler, limits, events=events, recorder=recorder, attendants=attendants)
+
+
+def _shown(accelerated: "Accelerated", keeper: "AcceleratorKeeper", engine: Engine) -> "AcceleratorStatus":
+    from .accelerator_metrics import AcceleratorMetrics
+    from .accelerator_status import AcceleratorStatus
+
+    engine.metrics.add(AcceleratorMetrics(keeper.stats, accelerated.plan))
+    return AcceleratorStatus(keeper, accelerated.plan, accelerated.cost)
 
 
 def seat(config: Config, topology: Topology, events: EventLog) -> Seating:

@@ -3,11 +3,13 @@
 import asyncio
 import math
 from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
 
 from .errors import InvalidRequestError
 from .inbox import Inbox
 from .mailbox import Mailbox
-from .messages import FinishReason, Submit
+from .messages import Ask, Command, FinishReason, Submit
 from .request import SamplingParams, check_prompt_length
 from .status import EngineStats
 
@@ -48,6 +50,12 @@ class EngineClient:
         `reason` "stop": its text has met a stop string; it then counts as a normal end.
         """
         self._inbox.abort(request_id, reason)
+
+    def ask(self, command: Command) -> "Future[Any]":
+        """Have a command obeyed between steps; what comes of it. Raises EngineError when the engine takes no more."""
+        ask = Ask(command)
+        self._inbox.ask(ask)
+        return ask.answer
 
     def stats(self) -> EngineStats:
         """The engine's state after its last step."""

@@ -26,7 +26,8 @@ class Config:
     core. affinity: what they are bound to, see `Seating`. context: tokens of prompt and answer together; None is the
     model's own, at most `max_default_context`. kv_gib: memory of the KV cache; None is decided by `memory.plan_blocks`.
     pack_cache: whether packed weights are kept on the disk for the next start. plan: a file of `isotherm plan`, which
-    says context, KV cache and where weights lie. The rest has no flag:
+    says context, KV cache and where weights lie. accelerators: names by which they are opened, the first is "gpu0" of
+    a plan. The rest has no flag:
     max_step_tokens bounds a step of the model, step_target_s is how long one with running streams should take,
     max_queued_tokens bounds the prompts that wait, drain_s is what open requests get when the daemon is told to stop.
     """
@@ -43,6 +44,7 @@ class Config:
     kv_cache: KvCache = "int16"
     pack_cache: bool = True
     plan: Path | None = None
+    accelerators: tuple[str, ...] = ()
     api_key_file: Path | None = None
     log_level: LogLevel = "info"
     max_default_context: int = 32768

@@ -8,16 +8,18 @@ and says why.
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .attendants import Attendant, Attendants
 from .client import EngineClient
 from .errors import EngineError, RequestError
 from .events import EventLog
 from .inbox import Inbox, QueueLimits
-from .messages import Failed, Finished, FinishReason, Submit, Token, TokenLogprobs, Usage
+from .messages import Ask, Failed, Finished, FinishReason, Submit, Token, TokenLogprobs, Usage
 from .metrics import Metrics, RequestTimer
 from .sampler import Sampler
 from .scheduler import Outcome, Scheduler
@@ -40,7 +42,8 @@ class _Request:
 class Engine:
     """Runs requests from `client` until it is drained or stopped. It owns the runner and closes it.
 
-    recorder: is shown each step that did not fail. max_failures: failed steps in a row after which the engine gives up.
+    recorder: is shown each step that did not fail. attendants: what else is done between steps. max_failures: failed
+    steps in a row after which the engine gives up.
     """
 
     def __init__(
@@ -51,12 +54,14 @@ class Engine:
         *,
         events: EventLog | None = None,
         recorder: StepRecorder | None = None,
+        attendants: Sequence[Attendant] = (),
         max_failures: int = 3,
     ) -> None:
         self.events = EventLog() if events is None else events
         self._runner = runner
         self._scheduler = scheduler
         self._recorder = recorder
+        self._attendants = Attendants(attendants, self.events)
         self._max_failures = max_failures
         self._inbox = Inbox(limits)
         self.client = EngineClient(
@@ -70,6 +75,7 @@ class Engine:
         self._stats = EngineStats()
         self._stopping = False
         self._failures = 0  # in a row
+        self._stepped: StepPlan | None = None  # the attendants have not seen it
         self._worked = False  # requests came in since the last audit
         self._steps = self._failed_steps = self._audit_failures = self._generated_tokens = 0
 
@@ -131,14 +137,20 @@ class Engine:
         """
         for request_id in self._inbox.flush():
             self._abort(request_id, "abort")
+        if self._stepped is not None:
+            self._attendants.between_steps(self._stepped)
+            self._stepped = None
         idle = not self._scheduler.has_work
         if idle:
             self._audit()
             self._publish(busy=False)
             self._inbox.flush()
-        for message in self._inbox.take(wait=idle):
+        pause = self._attendants.between_steps(None) if idle else None
+        for message in self._inbox.take(wait=idle, timeout=pause):
             if isinstance(message, Submit):
                 self._accept(message)
+            elif isinstance(message, Ask):
+                self._attendants.answer(message)
             else:
                 self._abort(message.request_id, message.reason)
         self._inbox.flush()
@@ -185,6 +197,7 @@ class Engine:
         for outcome in self._scheduler.commit(plan, tokens, ended - started):
             self._deliver(outcome, logprobs[outcome.row], ended)
         self._record(plan)
+        self._stepped = plan
         self.metrics.step_time.observe(ended - started)
         self._steps += 1
         self._generated_tokens += len(tokens)

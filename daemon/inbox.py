@@ -5,11 +5,13 @@ the queue cannot hold.
 """
 
 import threading
+from concurrent.futures import InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
 
 from .errors import EngineError, InvalidRequestError, OverloadedError
 from .mailbox import Mailbox, wake
-from .messages import Abort, Failed, Finished, FinishReason, FromEngine, Submit, ToEngine
+from .messages import Abort, Ask, Failed, Finished, FinishReason, FromEngine, Submit, ToEngine
 
 _RETRY_AFTER_S = (1.0, 600.0)
 
@@ -30,6 +32,7 @@ class Inbox:
         self._changed = threading.Condition()
         self._messages: list[ToEngine] = []
         self._mailboxes: dict[str, Mailbox] = {}
+        self._asks: list[Ask] = []  # with all that have no answer yet
         self._in_messages = (0, 0)  # requests, prompt tokens: not yet taken
         self._in_scheduler = (0, 0)  # taken, and by the engine's last word not yet run
         self._prefill_rate: float | None = None
@@ -62,6 +65,15 @@ class Inbox:
                 self._messages.append(Abort(request_id, reason))
                 self._changed.notify()
 
+    def ask(self, ask: Ask) -> None:
+        """Hand a command over; it is answered, whatever happens. Raises EngineError when closed."""
+        with self._changed:
+            if self._refusal is not None:
+                raise EngineError(self._refusal)
+            self._messages.append(ask)
+            self._asks = [other for other in self._asks if not other.answer.done()] + [ask]
+            self._changed.notify()
+
     def close(self, reason: str) -> None:
         """Refuse new requests with EngineError(reason); what was accepted goes on. The first reason stays."""
         with self._changed:
@@ -72,11 +84,12 @@ class Inbox:
     def closed(self) -> bool:
         return self._refusal is not None
 
-    def take(self, wait: bool) -> list[ToEngine]:
-        """All messages so far, in order. With `wait` sleeps until there is one or the inbox is closed."""
+    def take(self, wait: bool, timeout: float | None = None) -> list[ToEngine]:
+        """All messages so far, in order. With `wait` sleeps until there is one, the inbox is closed, or `timeout`
+        seconds are over."""
         with self._changed:
             if wait:
-                self._changed.wait_for(lambda: self._messages or self.closed)
+                self._changed.wait_for(lambda: self._messages or self.closed, timeout)
             messages, self._messages = self._messages, []
             self._in_scheduler = _add(self._in_scheduler, self._in_messages)
             self._in_messages = (0, 0)
@@ -115,10 +128,14 @@ class Inbox:
             return [request_id for request_id in self._mailboxes if request_id not in untaken]
 
     def fail_all(self, error: EngineError) -> None:
-        """End every request, taken or not, with Failed(error). Only sensible once closed."""
+        """End every request, taken or not, with Failed(error), and every command. Only sensible once closed."""
         with self._changed:
             mailboxes, self._mailboxes = self._mailboxes, {}
+            asks, self._asks = self._asks, []
             self._messages = []
+        for ask in asks:
+            with suppress(InvalidStateError):  # answered
+                ask.answer.set_exception(error)
         wake([mailbox for request_id, mailbox in mailboxes.items() if mailbox.put(Failed(request_id, error))])
 
     def _check(self, num_tokens: int) -> None:

@@ -1,10 +1,11 @@
 """The only things that cross between the HTTP side and the engine thread.
 
-In: Submit, Abort. Out, per request: Token*, then exactly one terminal message, Finished or Failed.
+In: Submit, Abort, Ask. Out, per request: Token*, then exactly one terminal message, Finished or Failed.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from .request import SamplingParams
 
@@ -28,6 +29,18 @@ class Abort:
 
     request_id: str
     reason: FinishReason = "abort"
+
+
+class Command:
+    """What operators ask of the engine, see `attendants`; each sort of command is a class."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Have a command obeyed between steps. `answer` gets its result, or the error that says why not."""
+
+    command: Command
+    answer: "Future[Any]" = field(default_factory=Future)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,5 +90,5 @@ class Failed:
     error: Exception
 
 
-ToEngine = Submit | Abort
+ToEngine = Submit | Abort | Ask
 FromEngine = Token | Finished | Failed

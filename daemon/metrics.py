@@ -34,6 +34,10 @@ class Metrics:
         self._generated_tokens = self._counter("generation_tokens", "Generated tokens of ended requests")
         self._finished = self._counter("request_finished", "Ended requests by reason", ("reason",))
 
+    def add(self, collector: Collector) -> None:
+        """Render what else is known."""
+        self._registry.register(collector)
+
     def count_ended(self, reason: str, usage: Usage | None) -> None:
         """Count a request that has ended; `usage` None if it never came into the queue."""
         self._finished.labels(reason).inc()

@@ -44,6 +44,11 @@ def routing_file(fingerprint: str) -> Path:
     return routing_folder() / f"{fingerprint[:32]}.npz"
 
 
+def placement_file(fingerprint: str) -> Path:
+    """Where the experts of a model came to lie on accelerators."""
+    return state_folder() / "placement" / f"{fingerprint[:32]}.json"
+
+
 def hardware_file(threads: int) -> Path:
     """What was measured of this machine with so many threads."""
     return state_folder() / "hardware" / f"threads-{threads}.json"

@@ -11,6 +11,7 @@ from ..experts.errors import ModelError
 from ..experts.formats import FORMATS
 from ..experts.outline import outline
 from ..experts.progress import Progress
+from ..placement.cost import CostModel
 from ..placement.draft import Wish, draft, model_of
 from ..placement.hardware import HardwareProfile
 from ..placement.hardware_catalogue import find_profile
@@ -76,9 +77,14 @@ def make_plan(options: PlanOptions, progress: Progress) -> Plan:
 
     Raises what `case_of` does, and FitError where the model does not fit.
     """
-    case = case_of(options, progress)
+    return drafted(case_of(options, progress), options)[0]
+
+
+def drafted(case: Case, options: PlanOptions) -> tuple[Plan, CostModel]:
+    """The plan of a case, and what it was predicted by. Raises FitError where the model does not fit."""
     cost = model_of(case.shape, case.hardware, case.trace, disk=case.wish.disk)
-    return draft(cost, case.wish, trace_name=case.trace_name, alternatives=lambda: _alternatives(options))
+    plan = draft(cost, case.wish, trace_name=case.trace_name, alternatives=lambda: _alternatives(options))
+    return plan, cost
 
 
 def case_of(options: PlanOptions, progress: Progress) -> Case:
@@ -88,16 +94,17 @@ def case_of(options: PlanOptions, progress: Progress) -> Case:
     model does not fit into the RAM of a machine without accelerators.
     """
     shape = outline(options.model, options.kv_cache, options.weight_format)
+    if options.hardware is None:
+        hardware = this_machine(kinds_of(shape), None, progress)
+        return case_on(options, shape, hardware, free_memory(), disk=False)  # here no weights are served from disk
+    hardware = find_profile(options.hardware)
+    return case_on(options, shape, hardware, hardware.cpu.free_bytes, disk=hardware.ssd_read_gb_s.value > 0)
+
+
+def case_on(options: PlanOptions, shape: ModelShape, hardware: HardwareProfile, ram: int, *, disk: bool) -> Case:
+    """As `case_of`, on a machine of which `ram` bytes may be used. disk: whether experts may stay there."""
     context = _context(shape, options)
     trace, trace_name = _trace(shape, options)
-    if options.hardware is None:
-        hardware = this_machine(_kinds(shape), None, progress)
-        ram = free_memory()
-    else:
-        hardware = find_profile(options.hardware)
-        ram = hardware.cpu.free_bytes
-    # Of this machine no weights are served from disk.
-    disk = options.hardware is not None and hardware.ssd_read_gb_s.value > 0
     wish = _wish(shape, options, context, ram, _vram(hardware, options), disk)
     return Case(shape=shape, hardware=hardware, trace=trace, trace_name=trace_name, wish=wish)
 
@@ -184,7 +191,7 @@ def _check_trace(trace: RoutingTrace, shape: ModelShape, file: Path) -> None:
         )
 
 
-def _kinds(shape: ModelShape) -> tuple[str, ...]:
+def kinds_of(shape: ModelShape) -> tuple[str, ...]:
     """The packed kinds of the matrices that tokens are multiplied by, that with the most bytes first."""
     sizes = Counter({shape.head.kind: shape.head.nbytes})
     for layer in shape.layers:

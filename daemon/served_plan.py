@@ -7,7 +7,7 @@ from typing import cast
 from ..cpu_kernels.kv_layout import KvCache
 from ..experts.model import Model
 from ..experts.outline import shape_of
-from ..placement.ledger import RAM
+from ..placement.ledger import device_name
 from ..placement.plan import Plan, PlanError
 from ..placement.plan_file import load_plan
 from ..placement.shape import CPU
@@ -17,13 +17,14 @@ from .memory import GIB
 logger = logging.getLogger(__name__)
 
 
-def obeyed(config: Config, model: Model) -> Config:
-    """The settings with the plan's context, kind of KV cache and memory of it; as they are without a plan.
+def read_plan(config: Config, model: Model) -> Plan | None:
+    """The plan that the settings name, if they name one.
 
-    Raises PlanError for a plan of another model or for accelerators, ConfigError where a setting contradicts it.
+    Raises PlanError for a plan of another model or for accelerators that are not given, ConfigError where a setting
+    contradicts it.
     """
     if config.plan is None:
-        return config
+        return None
     plan = load_plan(config.plan)
     try:
         plan.check_model(shape_of(model, plan.kv_kind))
@@ -33,16 +34,30 @@ def obeyed(config: Config, model: Model) -> Config:
     _check_free("context", config.context, plan.context)
     _check_free("kv-gib", config.kv_gib, _kv_gib(plan))
     logger.info("by %s decode runs at %.1f tokens/s", config.plan, plan.predicted_decode_tok_s.value)
+    return plan
+
+
+def obeyed(config: Config, plan: Plan | None) -> Config:
+    """The settings with the plan's context, kind of KV cache and memory of it; as they are without a plan."""
+    if plan is None:
+        return config
     return replace(config, context=plan.context, kv_cache=cast(KvCache, plan.kv_kind), kv_gib=_kv_gib(plan))
 
 
 def _check_devices(config: Config, plan: Plan) -> None:
-    devices = {plan.embed, plan.head, *(at for layer in plan.layers for at in (layer.dense, *layer.experts))}
-    if devices != {CPU} or any(layer.from_disk for layer in plan.layers):
-        where = "on accelerators" if devices != {CPU} else "on disk"
+    if any(layer.from_disk for layer in plan.layers):
         raise PlanError(
-            f"{config.plan}: keeps parts {where}, and weights are served from RAM alone; make a plan for that by "
-            "isotherm plan on this machine, with --vram gpuN=0GiB for each accelerator"
+            f"{config.plan}: keeps parts on disk, and weights are served from RAM and accelerators; make a plan for "
+            "that by isotherm plan on this machine"
+        )
+    used = {plan.embed, plan.head, *(at for layer in plan.layers for at in (layer.dense, *layer.experts))} - {CPU}
+    if max(used, default=CPU) >= len(config.accelerators):
+        names = ", ".join(device_name(device) for device in sorted(used))
+        given = len(config.accelerators)
+        raise PlanError(
+            f"{config.plan}: keeps parts on {names}, and {given or 'no'} accelerator{'s' * (given != 1)} "
+            f"{'is' if given == 1 else 'are'} given; name each in turn by --accelerator, or make a plan for this by "
+            "isotherm plan, with --vram gpuN=0GiB for each that is to be left out"
         )
 
 
@@ -52,4 +67,4 @@ def _check_free(name: str, told: float | None, planned: float) -> None:
 
 
 def _kv_gib(plan: Plan) -> float:
-    return sum(account.of("KV cache") for account in plan.ledger if account.device == RAM) / GIB
+    return sum(account.of("KV cache") for account in plan.ledger) / GIB

@@ -35,7 +35,8 @@ class _Arrival:
 class Residency:
     """Of the experts in `weights`, on accelerators that are known by their number.
 
-    where: int8 [experts] of each layer, CPU or the accelerator; none for a dense layer.
+    where: int8 [experts] of each layer, CPU or the accelerator; none for a dense layer. banks: by layer and
+    accelerator.
     """
 
     def __init__(self, weights: PackedWeights, num_layers: int, accelerators: Sequence[Accelerator]) -> None:
@@ -44,7 +45,7 @@ class Residency:
         self._sizes = [len(weights.banks.get(f"layers.{layer}.experts.gate", ())) for layer in range(num_layers)]
         self.where = tuple(np.full(size, CPU, np.int8) for size in self._sizes)
         self._pinned = tuple(np.zeros(size, np.bool_) for size in self._sizes)
-        self._banks: dict[tuple[int, int], Bank] = {}
+        self.banks: dict[tuple[int, int], Bank] = {}
         self._transfers = [Transfer(accelerator) for accelerator in accelerators]
         self._arrivals: list[_Arrival] = []
 
@@ -83,14 +84,14 @@ class Residency:
 
     def reserve(self, layer: int, device: int, slots: int) -> None:
         """Take `slots` empty slots of a layer. Raises DeviceMemoryError, ValueError where it has some already."""
-        if (layer, device) in self._banks:
+        if (layer, device) in self.banks:
             raise ValueError(f"layer {layer} has slots on accelerator {device} already")
         parts, accelerator = parts_of(self._weights, layer), self.accelerators[device]
-        self._banks[layer, device] = Bank.of(accelerator, parts, slots, self._sizes[layer])
+        self.banks[layer, device] = Bank.of(accelerator, parts, slots, self._sizes[layer])
 
     def load(self, layer: int, expert: int, device: int) -> None:
         """Begin to bring an expert of the CPU to a free slot. Raises ValueError where that cannot be."""
-        bank = self._banks.get((layer, device))
+        bank = self.banks.get((layer, device))
         free = bank.free_slots() if bank else []
         if bank is None or not free:
             raise ValueError(f"layer {layer} has no free slot on accelerator {device}")
@@ -126,7 +127,7 @@ class Residency:
         device = int(self.where[layer][expert])
         if device == CPU:
             raise ValueError(f"expert {expert} of layer {layer} is not on an accelerator")
-        bank = self._banks[layer, device]
+        bank = self.banks[layer, device]
         return bank, bank.experts.index(expert)
 
     def swap(self, swaps: Sequence[Swap]) -> None:
@@ -140,10 +141,13 @@ class Residency:
                 raise ValueError(
                     f"expert {swap.demoted} of layer {swap.layer} is not on accelerator {swap.device}, or is pinned"
                 )
-        for swap in swaps:
-            bank, slot = self._slot_of(swap.layer, swap.demoted)
-            self.evict(swap.layer, swap.demoted)
-            self._send(bank, swap.layer, swap.promoted, swap.device, slot)
+        for device in sorted({swap.device for swap in swaps}):  # one that fails leaves the others as they are
+            here = [swap for swap in swaps if swap.device == device]
+            slots = [self._slot_of(swap.layer, swap.demoted) for swap in here]
+            for swap in here:
+                self.evict(swap.layer, swap.demoted)
+            for swap, (bank, slot) in zip(here, slots, strict=True):  # after all tables, which compute waits for
+                self._send(bank, swap.layer, swap.promoted, device, slot)
 
     def pin(self, layer: int, expert: int, pinned: bool = True) -> None:
         """Keep an expert on its accelerator, or no longer."""
@@ -158,32 +162,36 @@ class Residency:
         changed: list[Bank] = []
         fault: DeviceError | None = None
         for arrival in arrivals:
-            if not (wait or arrival.event.is_done()):
-                self._arrivals.append(arrival)
-                continue
-            bank = self._banks[arrival.layer, arrival.device]
-            del bank.arriving[arrival.slot]
+            bank = self.banks[arrival.layer, arrival.device]
             try:
+                if not (wait or arrival.event.is_done()):
+                    self._arrivals.append(arrival)
+                    continue
                 self.accelerators[arrival.device].synchronise(arrival.event)
             except DeviceError as error:
                 fault = error
+                del bank.arriving[arrival.slot]
                 continue
+            del bank.arriving[arrival.slot]
             bank.experts[arrival.slot] = arrival.expert
             self.where[arrival.layer][arrival.expert] = arrival.device
             changed.append(bank)
         for bank in {id(bank): bank for bank in changed}.values():
-            bank.tell()
+            try:
+                bank.tell()
+            except DeviceError as error:
+                fault = error
         if fault:
             raise fault
         return len(self._arrivals)
 
     def bank(self, layer: int, device: int) -> Bank | None:
         """The slots of a layer on an accelerator, if it has any."""
-        return self._banks.get((layer, device))
+        return self.banks.get((layer, device))
 
     def is_split(self, layer: int) -> bool:
         """Whether experts of the layer can lie on accelerators."""
-        return any((layer, device) in self._banks for device in range(len(self.accelerators)))
+        return any((layer, device) in self.banks for device in range(len(self.accelerators)))
 
     def free_slots(self, layer: int, device: int) -> int:
         bank = self.bank(layer, device)
@@ -191,23 +199,34 @@ class Residency:
 
     def nbytes(self, device: int) -> int:
         """Memory of the slots on an accelerator, and of their tables."""
-        return sum(bank.nbytes for (_, number), bank in self._banks.items() if number == device)
+        return sum(bank.nbytes for (_, number), bank in self.banks.items() if number == device)
 
     def check_integrity(self, *, contents: bool = True) -> None:
         """Raises RuntimeError where tables do not agree, or, with `contents`, memory differs from the weights in RAM;
         waits for the devices then."""
         for layer, where in enumerate(self.where):
-            banks = {device: bank for (row, device), bank in self._banks.items() if row == layer}
+            banks = {device: bank for (row, device), bank in self.banks.items() if row == layer}
             check_tables(layer, where, banks)
             for bank in banks.values() if contents else ():
                 check_contents(layer, bank, self._weights)
+
+    def coming(self, layer: int) -> frozenset[int]:
+        """Experts of a layer that are on their way to accelerators."""
+        return frozenset(arrival.expert for arrival in self._arrivals if arrival.layer == layer)
+
+    def free(self, layer: int, device: int) -> None:
+        """Give back the slots of a layer, to which nothing is on its way; the CPU computes the experts in them. Waits
+        until nothing reads them."""
+        self.accelerators[device].synchronise()
+        self.where[layer][self.where[layer] == device] = CPU
+        self.banks.pop((layer, device)).release()
 
     def drop(self, device: int) -> None:
         """Give back all memory of an accelerator, which may have failed; the CPU computes its experts."""
         self._arrivals = [arrival for arrival in self._arrivals if arrival.device != device]
         for layer, where in enumerate(self.where):
             where[where == device] = CPU
-            bank = self._banks.pop((layer, device), None)
+            bank = self.banks.pop((layer, device), None)
             if bank:
                 bank.release()
 

@@ -101,7 +101,8 @@ class Rebalancer:
     """Follows the traffic and proposes swaps inside layers, so that each device keeps its number of slots in each.
 
     A use counts half after half_life tokens. Equal input gives equal swaps. pinned: bool [MoE layers, experts], what
-    never moves; rates: float64 of that shape, how often a token chose each before, as of a trace.
+    never moves; rates: float64 of that shape, how often a token chose each before, as of a trace; rest: tokens to wait
+    before the first swap; earlier: placements that one can go back to, the oldest first.
     """
 
     def __init__(
@@ -112,6 +113,8 @@ class Rebalancer:
         *,
         pinned: NDArray[np.bool_] | None = None,
         rates: NDArray[np.float64] | None = None,
+        rest: float = 0.0,
+        earlier: Sequence[Placement] = (),
     ) -> None:
         largest = int(costs.nbytes.max(initial=0))
         if rules.step_bytes < largest:
@@ -123,8 +126,8 @@ class Rebalancer:
         self._per_token = math.log(2) / rules.half_life  # of a score in steady traffic
         self._scores = np.zeros(self._where.shape) if rates is None else rates / self._per_token
         self._variances = self._scores / 2  # of independent uses, in steady traffic
-        self._history: deque[Placement] = deque(maxlen=rules.history)
-        self._rest = 0.0  # tokens to wait after a step back
+        self._history: deque[Placement] = deque(earlier, maxlen=rules.history)
+        self._rest = rest
 
     @property
     def placement(self) -> Placement:
@@ -134,6 +137,16 @@ class Rebalancer:
     def rates(self) -> NDArray[np.float64]:
         """float64 [MoE layers, experts]: how often a token chooses each expert, by recent traffic."""
         return self._scores * self._per_token
+
+    @property
+    def steps_back(self) -> int:
+        """How many placements one can go back."""
+        return len(self._history)
+
+    @property
+    def rest(self) -> float:
+        """Tokens to wait before the next swap, as after a step back."""
+        return self._rest
 
     def observe(self, counts: NDArray[np.integer], tokens: int) -> None:
         """What a step of so many tokens chose: counts [MoE layers, experts]."""
@@ -182,6 +195,18 @@ class Rebalancer:
         self._rest = self._rules.half_life
         return self._placement
 
+    def priced(self, layer: int, device: int, promoted: int, demoted: int) -> Swap:
+        """A swap with its numbers, whether or not it pays."""
+        row = self._layers.index(layer)
+        more = (self._scores[row, promoted] - self._scores[row, demoted]) * self._per_token
+        saving = more * self._rules.horizon * self._costs.saving_ms[row, device]
+        return self._swap(row, device, promoted, demoted, float(saving))
+
+    def move(self, placement: Placement) -> None:
+        """Go on from a placement that came about otherwise; what was before it is no longer to be had."""
+        self._history.clear()
+        self._settle(placement)
+
     def _settle(self, placement: Placement) -> None:
         self._placement = placement
         self._where = np.stack([placement.experts[layer] for layer in self._layers]).astype(np.int64)
@@ -206,17 +231,20 @@ class Rebalancer:
         gain = (saving - transfer) / self._costs.nbytes[row]
         best = np.lexsort((rank, row, -gain))
         return [
-            Swap(
-                layer=self._layers[row[n]],
-                device=int(device[n]),
-                promoted=int(promoted[n]),
-                demoted=int(demoted[n]),
-                promoted_rate=float(high[n] * self._per_token),
-                demoted_rate=float(low[n] * self._per_token),
-                nbytes=int(self._costs.nbytes[row[n]]),
-                horizon=rules.horizon,
-                saving_ms=float(saving[n]),
-                transfer_ms=float(transfer[n]),
-            )
+            self._swap(int(row[n]), int(device[n]), int(promoted[n]), int(demoted[n]), float(saving[n]))
             for n in best[pays[best]]
         ]
+
+    def _swap(self, row: int, device: int, promoted: int, demoted: int, saving_ms: float) -> Swap:
+        return Swap(
+            layer=self._layers[row],
+            device=device,
+            promoted=promoted,
+            demoted=demoted,
+            promoted_rate=float(self._scores[row, promoted] * self._per_token),
+            demoted_rate=float(self._scores[row, demoted] * self._per_token),
+            nbytes=int(self._costs.nbytes[row]),
+            horizon=self._rules.horizon,
+            saving_ms=saving_ms,
+            transfer_ms=float(self._costs.transfer_ms[row, device]),
+        )

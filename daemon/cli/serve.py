@@ -79,6 +79,15 @@ PlanFile = Annotated[
         "--plan", help="Serve as a plan says that isotherm plan --out wrote.", metavar="FILE", show_default=False
     ),
 ]
+AcceleratorNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accelerator",
+        help="A graphics card to use, such as cuda:0, or emulated:vram=2GiB,link=16GBps; several times for several.",
+        metavar="NAME",
+        show_default="none",
+    ),
+]
 Keys = Annotated[
     Path | None,
     typer.Option(help="Ask for an API key: a file of accepted ones, one a line.", show_default="no key is asked for"),
@@ -98,6 +107,7 @@ def serve(
     kv_cache: KvKind = _DEFAULT.kv_cache,
     no_pack_cache: NoPackCache = not _DEFAULT.pack_cache,
     plan: PlanFile = _DEFAULT.plan,
+    accelerator: AcceleratorNames = None,
     api_key_file: Keys = _DEFAULT.api_key_file,
     background: Annotated[bool, typer.Option("--background", help="Return as soon as the daemon is ready.")] = False,
     log_level: Level = _DEFAULT.log_level,
@@ -126,6 +136,7 @@ def serve(
             kv_cache=cast(KvCache, kv_cache),  # the config checks it, in better words than the parser's
             pack_cache=not no_pack_cache,
             plan=plan,
+            accelerators=tuple(accelerator or _DEFAULT.accelerators),
             api_key_file=api_key_file,
             log_level=cast(LogLevel, log_level),
         )
@@ -164,9 +175,13 @@ def _run(config: Config, digests: frozenset[bytes], listener: socket.socket, sta
         server, assembly = _load(config, digests, listener, state)
     from ..housekeeping import tidy
 
-    cache, keeper = assembly.cache, assembly.keeper
+    cache, keeper, rebalanced = assembly.cache, assembly.keeper, assembly.rebalanced
     try:
-        with cache.writing() if cache else nullcontext(), keeper.keeping() if keeper else nullcontext():
+        with (
+            cache.writing() if cache else nullcontext(),
+            keeper.keeping() if keeper else nullcontext(),
+            rebalanced.keeping() if rebalanced else nullcontext(),
+        ):
             threading.Thread(target=tidy, name="isotherm-tidy", daemon=True).start()
             reason = server.serve_on(listener)
     except BindError as error:

@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from .accelerator_rows import accelerator_rows
 from .daemon_options import ApiKeyFile, Port, Url
 from .output import ExitCode, out
 
@@ -61,6 +62,8 @@ def _rows(data: dict[str, Any], url: str) -> Iterator[tuple[str, str]]:
         note = "" if row["exact"] else " (re-encoded, not bit-exact)"
         yield "weights", f"{_count(row['tensors'], 'tensor')} in {name}, run as {row['packed']}{note}"
     yield "memory", f"{_gib(memory['resident_bytes'])} in use, {_gib(memory['weight_bytes'])} of it weights"
+    if data["accelerators"]:
+        yield from accelerator_rows(data["accelerators"])
     yield "pack cache", _pack_cache(data["pack_cache"])
     yield (
         "KV cache",

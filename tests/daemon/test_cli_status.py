@@ -30,6 +30,7 @@ def status_data(**changes: Any) -> dict[str, Any]:
         "kernels": "avx2",
         "self_test": {"kernels": 5, "replaced": {"q4 product": "portable"}},
         "memory": {"resident_bytes": 2**30, "weight_bytes": 2**29, "kv_bytes": 2**28},
+        "accelerators": None,
         "pack_cache": {"state": "writing", "path": "p.packed", "done_bytes": 2**28, "total_bytes": 2**29},
         "kv": {"format": "f16", "blocks": 8, "free_blocks": 6, "usage": 0.25},
         "requests": {"running": 1, "waiting": 2},
@@ -61,6 +62,35 @@ def test_status_shows_formats_load_and_degradations() -> None:
         "kernels avx2, 2 threads",
         "self-test passed (5 kernels; q4 product runs as portable)",
         "weights_reencoded x 3: [x]",
+    ):
+        assert words in text
+
+
+def test_status_shows_accelerators_and_the_foretold_beside_the_measured() -> None:
+    device = {"device": "gpu0", "name": "cuda:0", "limit_bytes": 2**30, "used_bytes": 2**29, "expert_bytes": 2**28}
+    rate = {"value": 20.0, "low": 18.0, "high": 22.0}
+    accelerators = {
+        "devices": [device | {"experts": 12, "hits": 30, "growing": True}],
+        "ram": {"experts": 4, "hits": 10},
+        "hit_rate": 0.75,
+        "predicted": {
+            "as_planned": False,
+            "streams": 1,
+            "context": 512,
+            "prompt": 256,
+            "decode_tok_s": rate,
+            "prefill_tok_s": None,
+        },
+        "measured": {"decode_tok_s": 19.06, "prefill_tok_s": None},
+    }
+    with serving(make_service(status=lambda: status_data(accelerators=accelerators))) as port:
+        result = run("status", "--url", f"http://127.0.0.1:{port}")
+    text = " ".join(result.stdout.split())
+    for words in (
+        "gpu0 cuda:0, 0.50 GiB of 1.00 GiB in use, 12 experts in 0.25 GiB, more are coming",
+        "experts 4 in RAM; 75.0% of the choices found theirs on an accelerator: 75.0% on gpu0",
+        "prediction decode 20.0 tokens/s, measured 19.1; prefill not known, measured nothing yet",
+        "(where experts lie now, for 1 stream after 512 tokens and a prompt of 256)",
     ):
         assert words in text
 

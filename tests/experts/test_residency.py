@@ -2,33 +2,23 @@
 
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 from isotherm.experts.bank import Bank
-from isotherm.experts.memory import arena
-from isotherm.experts.pack import PackedMatrix, PackedWeights
+from isotherm.experts.pack import PackedWeights
 from isotherm.experts.residency import Residency
 from isotherm.gpu_kernels.device import DeviceLostError, DeviceMemoryError
 from isotherm.gpu_kernels.emulated import Emulated
 from isotherm.gpu_kernels.tensors import SENTINEL
 from isotherm.placement.shape import CPU
+from support.expert_weights import EXPERTS, SIZE, expert_weights
 from support.hybrid import emulated, swap
 
-KIND, ROWS, COLUMNS, EXPERTS = "q4", 32, 64, 5
-SIZE = 2 * 576  # of a matrix: two tiles of a unit
 LAYERS = (0, 2)  # layer 1 is dense
 
 
 @pytest.fixture
 def weights() -> PackedWeights:
-    packed = PackedWeights(arena(len(LAYERS) * EXPERTS * 3 * SIZE))
-    packed.arena[:] = np.random.default_rng(0).integers(0, 256, packed.nbytes)
-    places = iter(range(packed.arena.ctypes.data, packed.arena.ctypes.data + packed.nbytes, SIZE))
-    for layer in LAYERS:
-        for part in ("gate", "up", "down"):
-            bank = [PackedMatrix(KIND, ROWS, COLUMNS, next(places)) for _ in range(EXPERTS)]
-            packed.banks[f"layers.{layer}.experts.{part}"] = bank
-    return packed
+    return expert_weights(LAYERS)
 
 
 @pytest.fixture

@@ -2,13 +2,15 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
+from isotherm.daemon.attendants import Attendant
 from isotherm.daemon.budget import StepBudget
 from isotherm.daemon.client import EngineClient
 from isotherm.daemon.engine import Engine
+from isotherm.daemon.events import EventLog
 from isotherm.daemon.inbox import QueueLimits
 from isotherm.daemon.kv_cache import BlockPool
 from isotherm.daemon.mailbox import Mailbox
@@ -71,6 +73,8 @@ def make_engine(
     max_running: int = 8,
     max_queued: int = 1000,
     recorder: StepRecorder | None = None,
+    attendants: Sequence[Attendant] = (),
+    events: EventLog | None = None,
 ) -> Engine:
     runner = runner or FakeRunner()
     scheduler = Scheduler(
@@ -81,7 +85,15 @@ def make_engine(
         budget=StepBudget(0.1, runner.max_step_tokens),
     )
     limits = QueueLimits(max_queued=max_queued, max_queued_tokens=100_000)
-    return Engine(runner, scheduler, limits, max_failures=max_failures, recorder=recorder)
+    return Engine(
+        runner,
+        scheduler,
+        limits,
+        events=events,
+        max_failures=max_failures,
+        recorder=recorder,
+        attendants=attendants,
+    )
 
 
 @contextmanager

@@ -1,0 +1,47 @@
+"""GET /admin/placement and POST /admin/vram: where everything lies, and how much memory of accelerators may be used."""
+
+import asyncio
+from typing import Any
+
+import orjson
+from fastapi import APIRouter
+from pydantic import RootModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..daemon.errors import EngineError
+from ..daemon.messages import Command
+from ..daemon.vram import SetVram, ShowPlacement
+from .body import parse, read_json
+from .service import Service
+
+PATIENCE_S = 60.0  # a step that takes longer than this is not waited for
+
+
+class Sizes(RootModel[dict[str, str | int | None]]):
+    """Such as {"gpu0": "6GiB"}; null is all that it had at first."""
+
+
+def router(service: Service) -> APIRouter:
+    """The routes of a service."""
+    routes = APIRouter()
+
+    @routes.get("/admin/placement")
+    async def placement() -> Response:
+        return await answered(service, ShowPlacement())
+
+    @routes.post("/admin/vram")
+    async def vram(request: Request) -> Response:
+        sizes = parse(await read_json(request), Sizes)
+        return await answered(service, SetVram.of(sizes.root))
+
+    return routes
+
+
+async def answered(service: Service, command: Command, patience_s: float = PATIENCE_S) -> Response:
+    """What the engine says to a command, as JSON. Raises the errors of `daemon.errors`."""
+    try:
+        answer: Any = await asyncio.wait_for(asyncio.wrap_future(service.client.ask(command)), patience_s)
+    except TimeoutError:
+        raise EngineError(f"the step under way has not ended within {patience_s:g} s; nothing was changed") from None
+    return Response(orjson.dumps(answer), media_type="application/json")

@@ -1,0 +1,38 @@
+"""POST /admin/rebalance: what moving experts would bring, doing it, and taking it back."""
+
+import asyncio
+
+import orjson
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, StrictBool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..daemon.rebalance import Rebalance
+from .body import parse, read_json
+from .service import Service
+
+
+class RebalanceFields(BaseModel):
+    """The body, see `daemon.rebalance`; without one it is a dry run."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    dry_run: StrictBool = True
+    rollback: StrictBool = False
+    automatic: StrictBool | None = None
+
+
+def router(service: Service) -> APIRouter:
+    """The route of a service."""
+    routes = APIRouter()
+
+    @routes.post("/admin/rebalance")
+    async def rebalance(request: Request) -> Response:
+        raw = await read_json(request) if await request.body() else b"{}"
+        fields = parse(raw, RebalanceFields)
+        command = Rebalance(dry_run=fields.dry_run, back=fields.rollback, automatic=fields.automatic)
+        answer = await asyncio.wrap_future(service.client.ask(command))
+        return Response(orjson.dumps(answer), media_type="application/json")
+
+    return routes

@@ -1,0 +1,170 @@
+"""Accelerated: the accelerators that a daemon serves with, and the plan of what lies on them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from ..experts.acceleration import Acceleration, Note
+from ..experts.host_cost import HostCost
+from ..experts.hybrid_executor import HybridExecutor
+from ..experts.outline import outline
+from ..experts.progress import Progress
+from ..gpu_kernels.device import Accelerator, DeviceError
+from ..gpu_kernels.device_spec import Spec
+from ..gpu_kernels.devices import open_devices, parse_device
+from ..gpu_kernels.reference import TorchKernels
+from ..gpu_kernels.sizes import size_text
+from ..placement.cost import CostModel
+from ..placement.hardware import AcceleratorProfile, Estimate, HardwareProfile
+from ..placement.ledger import RAM, device_name
+from ..placement.machine import Machine
+from ..placement.plan import Plan
+from ..placement.shape import ModelShape
+from .accelerator_keeper import AcceleratorKeeper
+from .calibrate import calibrate, kept_profile, this_machine
+from .config import Config, ConfigError
+from .events import EventLog
+from .machine import default_threads, free_memory
+from .memory import GIB, MemoryPlanError
+from .planning import PlanOptions, case_on, drafted, kinds_of
+from .rebalanced import Rebalanced
+from .runner import DecoderRunner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerated:
+    """devices: known by their number, "gpu0" is the first. cost: what the plan's numbers come from; None where it was
+    made elsewhere, and nothing is known of this machine. modelled: one of them goes by a modelled clock, on which the
+    CPU takes as long as it is foretold. rebalanced: what lets experts follow the traffic."""
+
+    devices: tuple[Accelerator, ...]
+    modelled: bool
+    plan: Plan
+    cost: CostModel | None
+    rebalanced: Rebalanced
+
+    def acceleration(self, note: Note) -> Acceleration:
+        """note: is told what has to be given up."""
+        return Acceleration(
+            accelerators=self.devices,
+            kernels=[TorchKernels() for _ in self.devices],
+            placement=self.rebalanced.placement,
+            note=note,
+            cost=HostCost(self.cost.shape, self.cost.hardware.cpu) if self.cost and self.modelled else None,
+            streaming=Machine(self.cost.hardware, self.cost.shape) if self.cost and _is_staged(self.plan) else None,
+        )
+
+    def keeper(self, runner: DecoderRunner, events: EventLog) -> AcceleratorKeeper:
+        """Of a runner that was made with `acceleration`."""
+        assert isinstance(runner.executor, HybridExecutor)
+        return AcceleratorKeeper(runner, runner.executor, self.plan, events)
+
+
+def accelerate(config: Config, path: Path, plan: Plan | None, events: EventLog, progress: Progress) -> Accelerated:
+    """Open the accelerators of a config, for the model at `path`. plan: that it is to be served by; else one is made.
+
+    Raises ConfigError for an accelerator that is not there, MemoryPlanError where the plan needs more than they have,
+    and what `planning.case_on` and `planning.drafted` do.
+    """
+    devices = _opened(config.accelerators)
+    shape = outline(path, config.kv_cache if plan is None else plan.kv_kind)
+    cost: CostModel | None
+    if plan is None:
+        plan, cost = _planned(config, path, shape, devices, progress)
+    else:
+        cost = _known_cost(config, shape, devices)
+    _check_room(plan, devices)
+    if cost is None and _is_staged(plan):
+        detail = "from how many tokens on bringing experts to accelerators pays is not known; measure it by: "
+        events.record("prefill_not_streamed", f"{detail}isotherm calibrate")
+    if any(layer.slots for layer in plan.layers):
+        detail = f"the plan's policy is {plan.policy}; experts stay where it puts them until they are rebalanced"
+        events.record("slots_are_static", detail)
+    modelled = any(isinstance(parse_device(name), Spec) for name in config.accelerators)
+    rebalanced = Rebalanced(plan, cost, [device.name for device in devices], events)
+    return Accelerated(devices=devices, modelled=modelled, plan=plan, cost=cost, rebalanced=rebalanced)
+
+
+def _opened(names: Sequence[str]) -> tuple[Accelerator, ...]:
+    torch.set_num_threads(1)  # what it does on the CPU for emulated devices must not take cores from the engine
+    try:
+        return open_devices(names)
+    except (ValueError, DeviceError) as error:
+        raise ConfigError(f"--accelerator: {error}") from error
+
+
+def _planned(
+    config: Config, path: Path, shape: ModelShape, devices: Sequence[Accelerator], progress: Progress
+) -> tuple[Plan, CostModel]:
+    threads = config.threads or default_threads()
+    measured = this_machine(kinds_of(shape), threads, progress)
+    if len(measured.accelerators) <= _last_card(config.accelerators):  # it was put in since
+        measured = calibrate(kinds_of(shape), threads, progress)
+    hardware = _hardware(measured, config.accelerators, devices)
+    options = PlanOptions(model=path, context=config.context, kv_cache=config.kv_cache)
+    case = case_on(options, shape, hardware, free_memory(), disk=False)
+    wish = replace(case.wish, rows=config.max_running)
+    if config.kv_gib is not None:
+        blocks = int(config.kv_gib * GIB) // (shape.kv_bytes * shape.kv_block)
+        wish = replace(wish, positions=max(blocks, 1) * shape.kv_block)
+    return drafted(replace(case, wish=wish), options)
+
+
+def _known_cost(config: Config, shape: ModelShape, devices: Sequence[Accelerator]) -> CostModel | None:
+    """By what was once measured of this machine, if that is enough."""
+    measured = kept_profile(config.threads or default_threads())
+    if measured is None or not set(kinds_of(shape)) <= set(measured.cpu.products):
+        return None
+    if len(measured.accelerators) <= _last_card(config.accelerators):
+        return None
+    return CostModel(shape, _hardware(measured, config.accelerators, devices))
+
+
+def _last_card(names: Sequence[str]) -> int:
+    """The highest number of a card among them; -1 for none."""
+    return max((number for number in map(parse_device, names) if isinstance(number, int)), default=-1)
+
+
+def _hardware(measured: HardwareProfile, names: Sequence[str], devices: Sequence[Accelerator]) -> HardwareProfile:
+    """This machine with the accelerators that are named."""
+    profiles: list[AcceleratorProfile] = []
+    for what, device in zip(map(parse_device, names), devices, strict=True):
+        one = measured.accelerators[what] if isinstance(what, int) else profile_of(what)
+        profiles.append(replace(one, free_bytes=device.limit_bytes))
+    return replace(measured, accelerators=tuple(profiles))
+
+
+def profile_of(spec: Spec) -> AcceleratorProfile:
+    """Of an emulated accelerator: what its clock goes by, without any spread."""
+    return AcceleratorProfile(
+        name=spec.name,
+        vram_bytes=spec.vram_bytes,
+        free_bytes=spec.vram_bytes,
+        read_gb_s=Estimate(spec.read_gb_s),
+        tflops={kind: Estimate(tflops) for kind, tflops in spec.tflops.items()},
+        launch_us=Estimate(spec.launch_us),
+        hop_us=Estimate(spec.hop_us),
+        to_gb_s=Estimate(spec.to_gb_s),
+        from_gb_s=Estimate(spec.from_gb_s),
+        to_unpinned_gb_s=Estimate(spec.to_gb_s),
+        from_unpinned_gb_s=Estimate(spec.from_gb_s),
+    )
+
+
+def _is_staged(plan: Plan) -> bool:
+    """Whether experts of the CPU are to be brought to accelerators for the time of a large step."""
+    return any(account.of("prefill staging") for account in plan.ledger)
+
+
+def _check_room(plan: Plan, devices: Sequence[Accelerator]) -> None:
+    accounts = {account.device: account for account in plan.ledger if account.device != RAM}
+    for number, device in enumerate(devices):
+        account = accounts.get(device_name(number))
+        if account is not None and account.total > device.limit_bytes:
+            raise MemoryPlanError(
+                f"the plan takes {size_text(account.total)} of {account.device}, and {device.name} has "
+                f"{size_text(device.limit_bytes)}; make one by: isotherm plan --vram "
+                f"{account.device}={device.limit_bytes / GIB:.2f}GiB, or leave --plan out"
+            )

@@ -1,0 +1,162 @@
+"""AcceleratorKeeper: gives memory of accelerators back and takes it again, and knows how they are used."""
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..experts.errors import DeviceFullError
+from ..experts.hybrid_executor import HybridExecutor
+from ..gpu_kernels.device import DeviceError, DeviceMemoryError
+from ..gpu_kernels.sizes import size_text
+from ..placement.ledger import RAM, device_name
+from ..placement.placed import Placement
+from ..placement.plan import Plan
+from ..placement.shape import CPU
+from .accelerator_stats import AcceleratorStats, DeviceStats
+from .attendants import Answers
+from .choices import Choices, StepRows
+from .errors import EngineError, InvalidRequestError
+from .events import EventLog
+from .expert_use import ExpertUse
+from .pace import Pace
+from .step import StepPlan
+from .vram import SetVram, ShowPlacement
+
+GROW_S = 0.005  # for which bringing experts back may hold a step up; one that takes longer is brought alone
+
+
+class Choosing(Protocol):
+    """A runner that tells which experts the tokens of its last step went to."""
+
+    def choices(self) -> Choices | None: ...
+
+
+class AcceleratorKeeper:
+    """Of an executor, in its runner's thread (see `attendants.Attendant`). plan: by which it was loaded."""
+
+    def __init__(self, runner: Choosing, executor: HybridExecutor, plan: Plan, events: EventLog) -> None:
+        self._runner, self._executor, self._plan, self._events = runner, executor, plan, events
+        self._residency, self._room = executor.residency, executor.room
+        self._accelerators = executor.residency.accelerators
+        self._first_limits = [accelerator.limit_bytes for accelerator in self._accelerators]
+        self._layers = [layer for layer, where in enumerate(self._residency.where) if len(where)]
+        experts = len(self._residency.where[self._layers[0]]) if self._layers else 0
+        self._use = ExpertUse(len(self._layers), experts, len(self._accelerators))
+        self._decode, self._prefill = Pace(), Pace()
+        self._stats = self._snapshot()
+
+    @property
+    def commands(self) -> Answers:
+        return {SetVram: self._set_vram, ShowPlacement: self._show}
+
+    def stats(self) -> AcceleratorStats:
+        """After the last step. Any thread may ask."""
+        return self._stats
+
+    def placement(self) -> Placement:
+        """Where everything lies, after the last step. Any thread may ask."""
+        planned = self._plan.placement
+        experts = tuple(where.copy() for where in self._residency.where)
+        return Placement(dense=planned.dense, experts=experts, embed=planned.embed, head=planned.head)
+
+    def between_steps(self, plan: StepPlan | None) -> float | None:
+        if plan is not None:
+            self._look_at(plan)
+        if self._room.is_growing:
+            self._grow(wait=plan is None)
+        self._stats = self._snapshot()
+        return 0.0 if plan is None and self._room.is_growing else None
+
+    def _look_at(self, plan: StepPlan) -> None:
+        seconds = self._accelerators[0].now() - self._executor.started
+        rows = StepRows.of(plan.chunks)
+        if not len(rows.prefill):
+            self._decode.add(len(rows.decode), seconds)
+        elif not len(rows.decode):
+            self._prefill.add(len(rows.prefill), seconds)
+        choices = self._runner.choices()
+        if choices is not None and len(rows.decode):
+            self._use.count(choices.decode(rows)[0], self._where())
+
+    def _where(self) -> NDArray[np.int8]:
+        return np.stack([self._residency.where[layer] for layer in self._layers])
+
+    def _grow(self, *, wait: bool) -> None:
+        """wait: until what was sent has arrived, since no step is held up."""
+        clock = self._accelerators[0]
+        end = clock.now() + GROW_S
+        for row, layer in enumerate(self._layers):
+            self._room.heat[layer][:] = self._use.heat[row]
+        try:
+            self._room.go_on(lambda: clock.now() >= end)
+            if wait:
+                self._residency.settle(wait=True)
+        except DeviceError as error:  # if the device is lost, the next step finds out what that means
+            self._events.record("vram_not_taken", f"{error}; what it was to compute stays on the CPU")
+
+    def _set_vram(self, command: SetVram) -> dict[str, Any]:
+        numbers = {device_name(number): number for number in range(len(self._accelerators))}
+        unknown = [name for name in command.limits if name not in numbers]
+        if unknown:
+            raise InvalidRequestError(f"there is no {unknown[0]}; there is {', '.join(numbers)}", unknown[0])
+        for name, limit in command.limits.items():
+            number = numbers[name]
+            before = self._accelerators[number].used_bytes
+            try:
+                self._room.set_limit(number, self._first_limits[number] if limit is None else limit)
+            except (DeviceFullError, DeviceMemoryError) as error:
+                raise InvalidRequestError(f"{name}: {error}", name) from error
+            except DeviceError as error:
+                raise EngineError(f"{name}: {error}") from error
+            given = before - self._accelerators[number].used_bytes
+            if given > 0:
+                self._events.record("vram_given_back", f"{size_text(given)} of {name}; the CPU computes those experts")
+        self._stats = self._snapshot()
+        return {"devices": [device_json(device) for device in self._stats.devices]}
+
+    def _show(self, _: ShowPlacement) -> dict[str, Any]:
+        placement, plan = self.placement(), self._plan
+        layers = [
+            {"layer": layer, "dense": device_name(dense), "experts": [device_name(int(at)) for at in experts]}
+            for layer, (dense, experts) in enumerate(zip(placement.dense, placement.experts, strict=True))
+        ]
+        return {
+            "model": plan.model,
+            "policy": plan.policy,
+            "reasons": list(plan.reasons),
+            "embed": device_name(placement.embed),
+            "head": device_name(placement.head),
+            "layers": layers,
+            "devices": [device_json(device) for device in self._stats.devices],
+            RAM: {"experts": self._stats.experts, "hits": self._stats.hits},
+        }
+
+    def _snapshot(self) -> AcceleratorStats:
+        residency, hits = self._residency, self._use.hits
+        lie = np.concatenate(residency.where) if residency.where else np.zeros(0, np.int8)
+        counts = np.bincount(lie + 1, minlength=len(self._accelerators) + 1)
+        return AcceleratorStats(
+            devices=tuple(
+                DeviceStats(
+                    device=device_name(number),
+                    name=accelerator.name,
+                    limit_bytes=accelerator.limit_bytes,
+                    used_bytes=accelerator.used_bytes,
+                    expert_bytes=residency.nbytes(number),
+                    experts=int(counts[number + 1]),
+                    hits=int(hits[number + 1]),
+                    growing=self._room.grows(number),
+                )
+                for number, accelerator in enumerate(self._accelerators)
+            ),
+            experts=int(counts[CPU + 1]),
+            hits=int(hits[CPU + 1]),
+            decode_tok_s=self._decode.rate,
+            prefill_tok_s=self._prefill.rate,
+        )
+
+
+def device_json(device: DeviceStats) -> dict[str, Any]:
+    """As operators are told."""
+    return {name: getattr(device, name) for name in DeviceStats.__slots__}

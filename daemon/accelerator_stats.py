@@ -1,0 +1,37 @@
+"""AcceleratorStats: a snapshot of the accelerators that any thread may read."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceStats:
+    """device: as plans name it; name: as it was opened by. Sizes in bytes: what may be used, what is, and what of that
+    the slots of experts take. experts: how many are there; hits: choices of decoded tokens that found theirs there.
+    growing: more are being brought."""
+
+    device: str
+    name: str
+    limit_bytes: int
+    used_bytes: int
+    expert_bytes: int
+    experts: int
+    hits: int
+    growing: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceleratorStats:
+    """experts, hits: of the CPU. decode_tok_s, prefill_tok_s: of recent steps that did only that, on the accelerators'
+    clock; None before there were any."""
+
+    devices: tuple[DeviceStats, ...]
+    experts: int
+    hits: int
+    decode_tok_s: float | None = None
+    prefill_tok_s: float | None = None
+
+    @property
+    def hit_rate(self) -> float | None:
+        """The share of choices that found their expert on an accelerator; None before there were any."""
+        found = sum(device.hits for device in self.devices)
+        return found / (found + self.hits) if found + self.hits else None

@@ -1,0 +1,85 @@
+"""`serve --accelerator`: what is planned for, what is refused, and that the answers are those of the CPU alone."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from isotherm.daemon.assembly import assemble
+from isotherm.daemon.config import ConfigError
+from isotherm.daemon.memory import MemoryPlanError
+from isotherm.placement.ledger import CONTEXT_BYTES, HEADROOM_BYTES
+from isotherm.placement.plan import PlanError
+from isotherm.placement.plan_file import save_plan
+from isotherm.placement.room import FitError
+from isotherm.placement.shape import CPU
+from support.accelerated import CARD, answers, assembled, config, plan_of
+from support.hybrid import residency_of
+from support.kept_machine import keep_profile
+from support.tiny import write_gguf
+
+pytestmark = pytest.mark.usefixtures("own_folders")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Two layers of eight experts."""
+    write_gguf(tmp_path / "tiny.gguf", "qwen3_moe", "Q4_0")
+    keep_profile(threads=2)
+    return tmp_path / "tiny.gguf"
+
+
+def test_answers_are_those_of_the_cpu_alone(model: Path) -> None:
+    assert answers(config(model, CARD)) == answers(config(model))
+
+
+@pytest.mark.parametrize(("card", "lies"), [(CARD, 0), ("emulated:vram=1GiB,launch=1ms", CPU)])
+def test_a_plan_is_made_of_what_the_machine_and_its_accelerators_can_do(card: str, lies: int, model: Path) -> None:
+    with assembled(config(model, card)) as assembly:
+        assert [row.tolist() for row in residency_of(assembly.runner).where] == [[lies] * 8] * 2
+
+
+def test_a_plan_is_obeyed(model: Path, tmp_path: Path) -> None:
+    experts = [0, CPU, 1, CPU, 0, 1, 1, CPU]
+    save_plan(plan_of(model, experts=experts), tmp_path / "plan.json")
+    given = config(
+        model, "emulated:vram=1GiB", "emulated:vram=1GiB,number=1", context=None, plan=tmp_path / "plan.json"
+    )
+    with assembled(given) as assembly:
+        np.testing.assert_array_equal(residency_of(assembly.runner).where, [experts, [CPU] * 8])
+        assert assembly.engine.client.max_context == 64
+    assert answers(given) == answers(config(model))
+
+
+def test_a_plan_for_more_accelerators_than_are_given_is_refused(model: Path, tmp_path: Path) -> None:
+    save_plan(plan_of(model, experts=[0, 1, *[CPU] * 6]), tmp_path / "plan.json")
+    given = config(model, "emulated:", context=None, plan=tmp_path / "plan.json")
+    with pytest.raises(PlanError, match=r"keeps parts on gpu0, gpu1, and 1 accelerator is given; name each"):
+        assemble(given, lambda stage, done, total: None)
+
+
+def test_a_plan_that_takes_more_than_an_accelerator_has_is_refused(model: Path, tmp_path: Path) -> None:
+    plan = plan_of(model, experts=[0] * 8)
+    save_plan(plan, tmp_path / "plan.json")
+    given = config(model, "emulated:vram=512MiB", "emulated:number=1", context=None, plan=tmp_path / "plan.json")
+    with pytest.raises(MemoryPlanError, match=r"of gpu0, and emulated:0 has 512 MiB; make one by.*--vram gpu0=0.50GiB"):
+        assemble(given, lambda stage, done, total: None)
+
+
+def test_an_accelerator_without_room_for_anything_is_refused(model: Path) -> None:
+    needed = CONTEXT_BYTES + HEADROOM_BYTES
+    with pytest.raises(FitError, match=r"of gpu0 is less than what it needs before any weight lies there"):
+        assemble(config(model, f"emulated:vram={needed}B"), lambda stage, done, total: None)
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("gpu7",), "'gpu7' is no accelerator; write cuda:0, or emulated:"),
+        (("emulated:vram=much",), "vram= of an emulated device: 'much' is no size"),
+        (("emulated:", "emulated:"), "there are two of emulated:0"),
+        (("cuda:99",), "there is no cuda:99"),
+    ],
+)
+def test_what_is_no_accelerator_is_refused(names: tuple[str, ...], told: str, model: Path) -> None:
+    with pytest.raises(ConfigError, match=f"--accelerator: .*{told}"):
+        assemble(config(model, *names), lambda stage, done, total: None)
