@@ -19,6 +19,7 @@ from ..gpu_kernels.sizes import size_text
 from ..placement.cost import CostModel
 from ..placement.hardware import AcceleratorProfile, Estimate, HardwareProfile
 from ..placement.ledger import RAM, device_name
+from ..placement.machine import Machine
 from ..placement.plan import Plan
 from ..placement.shape import ModelShape
 from .accelerator_keeper import AcceleratorKeeper
@@ -30,7 +31,6 @@ from .memory import GIB, MemoryPlanError
 from .planning import PlanOptions, case_on, drafted, kinds_of
 from .rebalanced import Rebalanced
 from .runner import DecoderRunner
-from .streams import staged_bytes, streams_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +51,9 @@ class Accelerated:
             accelerators=self.devices,
             kernels=[TorchKernels() for _ in self.devices],
             placement=self.rebalanced.placement,
-            streams=streams_of(self.plan, self.cost, len(self.devices)) if self.cost else {},
             note=note,
             cost=HostCost(self.cost.shape, self.cost.hardware.cpu) if self.cost and self.modelled else None,
+            streaming=Machine(self.cost.hardware, self.cost.shape) if self.cost and _is_staged(self.plan) else None,
         )
 
     def keeper(self, runner: DecoderRunner, events: EventLog) -> AcceleratorKeeper:
@@ -76,7 +76,7 @@ def accelerate(config: Config, path: Path, plan: Plan | None, events: EventLog, 
     else:
         cost = _known_cost(config, shape, devices)
     _check_room(plan, devices)
-    if cost is None and any(staged_bytes(plan, device) for device in range(len(devices))):
+    if cost is None and _is_staged(plan):
         detail = "from how many tokens on bringing experts to accelerators pays is not known; measure it by: "
         events.record("prefill_not_streamed", f"{detail}isotherm calibrate")
     if any(layer.slots for layer in plan.layers):
@@ -151,6 +151,11 @@ def profile_of(spec: Spec) -> AcceleratorProfile:
         to_unpinned_gb_s=Estimate(spec.to_gb_s),
         from_unpinned_gb_s=Estimate(spec.from_gb_s),
     )
+
+
+def _is_staged(plan: Plan) -> bool:
+    """Whether experts of the CPU are to be brought to accelerators for the time of a large step."""
+    return any(account.of("prefill staging") for account in plan.ledger)
 
 
 def _check_room(plan: Plan, devices: Sequence[Accelerator]) -> None:

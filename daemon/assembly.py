@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from ..experts.outline import shape_of
 from ..experts.progress import Progress
 from ..experts.store import PackedStore
 from ..placement.plan import Plan
+from .attendants import Attendant
 from .budget import StepBudget
 from .chat_template import ChatTemplate
 from .config import Config, ConfigError, readable
@@ -206,16 +208,9 @@ def assemble(config: Config, progress: Progress) -> Assembly:
         progress=progress,
     )
     recorder = RoutingRecorder(model, runner) if model.spec.routing else None
-    limits = QueueLimits(max_queued=config.max_queued, max_queued_tokens=config.max_queued_tokens)
     accelerators = accelerated.keeper(runner, events) if accelerated else None
-    engine = Engine(
-        runner,
-        make_scheduler(runner, config),
-        limits,
-        events=events,
-        recorder=recorder,
-        attendants=[accelerators, *accelerated.rebalanced.attendants(runner)] if accelerated and accelerators else [],
-    )
+    attendants = [accelerators, *accelerated.rebalanced.attendants(runner)] if accelerated and accelerators else []
+    engine = _engine(runner, config, events, recorder, attendants)
     return Assembly(
         config=config,
         model=model,
@@ -244,6 +239,18 @@ def _accelerated(
     from .accelerated import accelerate
 
     return accelerate(config, path, plan, events, progress)
+
+
+def _engine(
+    runner: DecoderRunner,
+    config: Config,
+    events: EventLog,
+    recorder: RoutingRecorder | None,
+    attendants: Sequence[Attendant],
+) -> Engine:
+    limits = QueueLimits(max_queued=config.max_queued, max_queued_tokens=config.max_queued_tokens)
+    scheduler = make_scheduler(runner, config)
+    return Engine(runner, scheduler, limits, events=events, recorder=recorder, attendants=attendants)
 
 
 def _shown(accelerated: "Accelerated", keeper: "AcceleratorKeeper", engine: Engine) -> "AcceleratorStatus":

@@ -1,6 +1,8 @@
 """What ops on an accelerator cost: bytes of its memory and arithmetic. Weights and the cache are what counts there."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import torch
 
 from ..gpu_kernels.device import Cost
 from ..gpu_kernels.tensors import Matrix
@@ -20,11 +22,20 @@ def products(matrices: Iterable[Matrix], rows: int, experts: int = 1) -> Cost:
     return Cost(nbytes, flops, kind)
 
 
+def chosen(matrices: Sequence[Matrix], ids: torch.Tensor, slots: torch.Tensor) -> Cost:
+    """Of the pairs of choices `ids` whose expert has a slot, by a table of all experts: for a modelled clock, whose
+    device does what is queued at once."""
+    taken = ids.reshape(-1)
+    taken = taken[(taken >= 0) & (taken < len(slots))].long()  # all of them but on a device that is late
+    here = taken[slots[taken] >= 0]
+    return products(matrices, len(here), len(here.unique()))
+
+
 def values(rows: int, columns: int) -> Cost:
     """Of an op that reads and writes activations."""
     return Cost(2.0 * _VALUE * rows * columns)
 
 
-def attention(positions: int, heads: int, head_dim: int, position_bytes: float) -> Cost:
-    """Of tokens that see so many positions in all, each of which is read for itself."""
-    return Cost(positions * position_bytes, 4.0 * positions * heads * head_dim)
+def attention(pairs: int, positions: int, heads: int, head_dim: int, position_bytes: float) -> Cost:
+    """Of so many pairs of a token and a position that it sees; positions: that are read."""
+    return Cost(positions * position_bytes, 4.0 * pairs * heads * head_dim)

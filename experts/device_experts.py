@@ -4,7 +4,7 @@ The host sends its records of the tokens as they are, and a list of pairs; what 
 the order of the list. The accelerator works meanwhile: `start` queues everything and waits for nothing.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -15,7 +15,7 @@ from ..cpu_kernels.layout import Record as Form
 from ..cpu_kernels.layout import padded
 from ..gpu_kernels.device import Accelerator, Cost, Event
 from ..gpu_kernels.kernels import Kernels
-from ..gpu_kernels.tensors import Groups, most_blocks
+from ..gpu_kernels.tensors import Groups, Matrix, most_blocks
 from . import device_costs as costs
 from .bank import Bank, parts_of
 from .buffers import Rows
@@ -25,15 +25,17 @@ from .device_memory import DeviceMemory
 from .device_rows import DeviceRows, as_record, one_plain
 from .pack import PackedWeights
 from .spec import ModelSpec
+from .staging import Group, Staging
 
 _LINE = 16  # int32 of a cache line: parts of a list begin on one
-_COUNTS = 16 * _LINE  # room for the sizes of as many groups of pairs
+_HEAD = 16 * _LINE  # of a list: how many pairs are in the bank, and in each group
 
 Indices = NDArray[np.int64]
 
 
 class DeviceExperts:
-    """layers: whose experts may lie there. tokens: of the largest step; normed: the host's records of them."""
+    """layers: whose experts may lie there. tokens: of the largest step; normed: the host's records of them; staging:
+    for experts that are streamed."""
 
     def __init__(
         self,
@@ -44,8 +46,10 @@ class DeviceExperts:
         layers: tuple[int, ...],
         tokens: int,
         normed: Rows,
+        staging: Staging | None = None,
     ) -> None:
         assert spec.routing is not None
+        self.staging = staging
         self._accelerator, self._kernels, self._hidden = accelerator, kernels, spec.hidden_size
         parts = {layer: parts_of(weights, layer) for layer in layers}
         self._forms = {layer: one_plain(records_of((gate, up))) for layer, (gate, up, _) in parts.items()}
@@ -62,65 +66,94 @@ class DeviceExperts:
         blocks = most_blocks(pairs, spec.routing.num_experts, BLOCK)
         self._order = memory.empty((blocks * BLOCK,), torch.int32)
         self._slots = memory.empty((blocks,), torch.int32)
-        self._list = memory.empty((_COUNTS + 2 * _LINE + 2 * pairs,), torch.int32)
-        self._told = accelerator.pinned((_COUNTS + 2 * _LINE + 2 * pairs,), torch.int32)
+        self._list = memory.empty((_HEAD + 2 * _lines(pairs),), torch.int32)
+        self._told = accelerator.pinned((_HEAD + 2 * _lines(pairs),), torch.int32)
         self._memory = memory
 
     def start(
         self,
         layer: int,
+        bank: Bank | None,
         tokens: int,
         rows: Indices,
         ids: Indices,
-        sizes: Sequence[int],
-        banks: Iterable[Bank],
         out: torch.Tensor,
+        groups: Sequence[Group] = (),
     ) -> Event:
         """Compute experts `ids` [n] for tokens `rows` [n] of the first `tokens` ones into host memory `out` [n, padded
-        hidden size], which is there after the event. sizes: how many pairs in turn belong to each of the banks."""
-        chosen_at = self._send(layer, tokens, rows, ids, sizes)
-        x = {form: self._x[form][: len(ids)] for form in self._forms[layer]}
-        gather = partial(_gather, self._tokens, self._list[_COUNTS : _COUNTS + len(ids)], x)
-        self._accelerator.launch(gather, Cost(2.0 * sum(rows.numel() for rows in x.values())))
-        first = 0
-        for number, (size, bank) in enumerate(zip(sizes, banks, strict=True)):
-            those = slice(first, first + size)
-            chosen = self._list[chosen_at + first : chosen_at + first + size].view(size, 1)
-            self._compute(layer, bank, chosen, those, self._list[number : number + 1], len(np.unique(ids[those])))
-            first += size
-        self._accelerator.wait("from", self._accelerator.record("compute"))
-        self._accelerator.copy(out, self._outs[: len(ids)], "from")
+        hidden size], which is there after the event. First come the pairs whose expert is in the bank; groups: experts
+        to be streamed, in whose order the other pairs come."""
+        n, here = len(ids), _pairs_of(ids, groups)
+        self._send(layer, tokens, rows, ids, here)
+        index = self._list[_HEAD : _HEAD + n]
+        x = {form: self._x[form][:n] for form in self._forms[layer]}
+        gather = Cost(2.0 * sum(rows.numel() for rows in x.values()))
+        self._accelerator.launch(partial(_gather, self._tokens, index, x), gather)
+        if here[0]:
+            assert bank is not None
+            self._compute(layer, bank.matrices, bank.table, slice(0, here[0]), 0, ids, out)
+        if groups:
+            assert self.staging is not None
+            tables, first = self.staging.announce(groups), here[0]
+            for number, (group, table) in enumerate(zip(groups, tables, strict=True), 1):
+                matrices, last = self.staging.bring(layer, group), first + here[number]
+                self._compute(layer, matrices, table, slice(first, last), number, ids, out)
+                self.staging.leave()
+                first = last
         return self._accelerator.record("from")
 
-    def _send(self, layer: int, tokens: int, rows: Indices, ids: Indices, sizes: Sequence[int]) -> int:
-        """Where in the list the experts of pairs begin; before them are the sizes and the tokens of pairs."""
+    def _compute(
+        self,
+        layer: int,
+        matrices: tuple[Matrix, Matrix, Matrix],
+        table: torch.Tensor,
+        pairs: slice,
+        number: int,
+        ids: Indices,
+        out: torch.Tensor,
+    ) -> None:
+        """Pairs of those that were sent, whose experts have slots by a table; number: of their count in the list."""
+        n, (gate, up, down) = pairs.stop - pairs.start, matrices
+        blocks = most_blocks(n, len(gate.tiles), BLOCK)
+        groups = Groups(self._order[: blocks * BLOCK], self._slots[:blocks], BLOCK, 1)
+        x = as_record({form: self._x[form][pairs] for form in self._forms[layer]}, self._hidden)
+        inner, outs = self._inner.record(self._inner_forms[layer], n), self._outs[pairs]
+        launch, kernels, distinct = self._accelerator.launch, self._kernels, len(np.unique(ids[pairs]))
+        ids_at, count = _HEAD + _lines(len(ids)), self._list[number : number + 1]
+        chosen = self._list[ids_at + pairs.start : ids_at + pairs.stop].view(n, 1)
+        launch(partial(kernels.align, chosen, table, groups, count), Cost(8.0 * n))
+        launch(partial(kernels.gate_up, x, gate, up, groups, inner, count), costs.products((gate, up), n, distinct))
+        launch(
+            partial(kernels.down, inner, down, groups, outs[:, : self._hidden], count),
+            costs.products((down,), n, distinct),
+        )
+        self._accelerator.wait("from", self._accelerator.record("compute"))
+        self._accelerator.copy(out[pairs], outs, "from")
+
+    def _send(self, layer: int, tokens: int, rows: Indices, ids: Indices, counts: Sequence[int]) -> None:
         n, told = len(ids), self._told.numpy()
-        chosen_at = _COUNTS + -(-n // _LINE) * _LINE
-        told[: len(sizes)], told[_COUNTS : _COUNTS + n], told[chosen_at : chosen_at + n] = sizes, rows, ids
-        self._accelerator.copy(self._list[: chosen_at + n], self._told[: chosen_at + n], "to")
+        ids_at = _HEAD + _lines(n)
+        told[: len(counts)] = counts
+        told[_HEAD : _HEAD + n], told[ids_at : ids_at + n] = rows, ids
+        self._accelerator.copy(self._list[: ids_at + n], self._told[: ids_at + n], "to")
         for form in self._forms[layer]:
             self._accelerator.copy(self._tokens[form][:tokens], self._sent[form][:tokens], "to")
         self._accelerator.wait("compute", self._accelerator.record("to"))
-        return chosen_at
-
-    def _compute(
-        self, layer: int, bank: Bank, chosen: torch.Tensor, those: slice, count: torch.Tensor, distinct: int
-    ) -> None:
-        """Some of the pairs, by a bank that has all their experts."""
-        launch, kernels, n = self._accelerator.launch, self._kernels, len(chosen)
-        blocks = most_blocks(n, len(bank.experts), BLOCK)
-        groups = Groups(self._order[: blocks * BLOCK], self._slots[:blocks], BLOCK, 1)
-        x = as_record({form: self._x[form][those] for form in self._forms[layer]}, self._hidden)
-        inner, outs = self._inner.record(self._inner_forms[layer], n), self._outs[those, : self._hidden]
-        gate, up, down = bank.matrices
-        launch(partial(kernels.align, chosen, bank.table, groups, count), Cost(8.0 * n))
-        work = partial(kernels.gate_up, x, gate, up, groups, inner, count)
-        launch(work, costs.products((gate, up), n, distinct))
-        launch(partial(kernels.down, inner, down, groups, outs, count), costs.products((down,), n, distinct))
 
     def close(self) -> None:
         """Give the memory back."""
         self._memory.release()
+
+
+def _lines(size: int) -> int:
+    """So many int32 in whole lines."""
+    return -(-size // _LINE) * _LINE
+
+
+def _pairs_of(ids: Indices, groups: Sequence[Group]) -> list[int]:
+    """How many are in the bank, and in each group."""
+    streamed = [int(np.isin(ids, group).sum()) for group in groups]
+    return [len(ids) - sum(streamed), *streamed]
 
 
 def _gather(source: dict[Form, torch.Tensor], index: torch.Tensor, target: dict[Form, torch.Tensor]) -> None:

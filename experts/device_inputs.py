@@ -67,7 +67,10 @@ class DeviceInputs:
         start = self._starts[name]
         return self._device[start : start + size]
 
-    def seen(self, window: int | None) -> int:
-        """Positions that the tokens of the step see in all."""
-        positions = self._inputs.positions[: self.tokens] + 1
-        return int(np.sum(positions if window is None else np.minimum(positions, window)))
+    def seen(self, window: int | None) -> tuple[int, int]:
+        """Pairs of a token of the step and a position that it sees; positions that the last token of each sequence
+        sees, which are read at least."""
+        seen = self._inputs.positions[: self.tokens] + 1
+        seen = seen if window is None else np.minimum(seen, window)
+        last = np.flatnonzero(np.diff(self._inputs.sequence[: self.tokens], append=-1))
+        return int(seen.sum()), int(seen[last].sum())

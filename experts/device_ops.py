@@ -13,11 +13,10 @@ import torch
 from ..cpu_kernels.kv_layout import part_bytes
 from ..cpu_kernels.layout import KINDS, KV_BLOCK
 from ..cpu_kernels.layout import Record as Form
-from ..gpu_kernels.device import Accelerator, Cost
+from ..gpu_kernels.device import Accelerator, Cost, Costs
 from ..gpu_kernels.kernels import Heads, Kernels, Routing
 from ..gpu_kernels.tensors import Groups, Matrix, Record
 from . import device_costs as costs
-from .bank import Bank
 from .cpu_ops import turns_of
 from .device_buffers import DeviceBuffers
 from .device_cache import device_caches
@@ -167,7 +166,7 @@ class DeviceOps:
             self._count,
         )
         seen = self.inputs.seen(spec.sliding_window)
-        self._queue(attend, costs.attention(seen, spec.num_heads, spec.head_dim, self._position_bytes))
+        self._queue(attend, costs.attention(*seen, spec.num_heads, spec.head_dim, self._position_bytes))
         to_record = partial(self._kernels.to_record, out, self._mixed(layer), self._count)
         self._queue(to_record, costs.values(self.rows, spec.q_size))
 
@@ -191,11 +190,12 @@ class DeviceOps:
     def feed_forward(self, layer: int, branch: str, *, together: bool) -> None:
         """Of a shared or a dense branch; `together` makes no difference."""
         gate, up = (self.weights.bank(_prefix(layer, branch) + part) for part in ("gate", "up"))
-        self._gate_up(layer, branch, (gate, up), 1)
+        self._gate_up(layer, branch, (gate, up), costs.products((gate, up), self.rows))
 
     def project_down(self, layer: int, branch: str) -> None:
         """Of a shared or a dense branch."""
-        self._down(layer, branch, self.weights.bank(_prefix(layer, branch) + "down"), 1)
+        down = self.weights.bank(_prefix(layer, branch) + "down")
+        self._down(layer, branch, down, costs.products((down,), self.rows))
         gated = branch == "shared" and self._spec.shared_gate
         self._combine(None, self.buffers.gate_logits[: self.rows, 0] if gated else None, 1)
 
@@ -204,18 +204,17 @@ class DeviceOps:
         self._linear(self._normed("head"), "head", logits)
 
     # -- the experts of a layer that lie here; those elsewhere are added by whoever has sent them
-    def experts(self, layer: int, bank: Bank) -> None:
-        """outs: of the pairs whose expert is here."""
+    def experts(self, layer: int, matrices: tuple[Matrix, Matrix, Matrix], table: torch.Tensor) -> None:
+        """outs: of the pairs whose expert has a slot of the matrices, gate, up and down, by a table of all experts."""
+        gate, up, down = matrices
         ids, groups = (
             self.buffers.ids[: self.rows],
-            self.buffers.branches["experts"].groups(self.rows, len(bank.experts)),
+            self.buffers.branches["experts"].groups(self.rows, len(gate.tiles)),
         )
-        align = partial(self._kernels.align, ids, bank.table, groups, self._count)
+        align = partial(self._kernels.align, ids, table, groups, self._count)
         self._queue(align, Cost(8.0 * ids.numel()))
-        gate, up, down = bank.matrices
-        touched = min(ids.numel(), len(bank.experts))
-        self._gate_up(layer, "experts", (gate, up), touched)
-        self._down(layer, "experts", down, touched)
+        self._gate_up(layer, "experts", (gate, up), partial(costs.chosen, (gate, up), ids, table))
+        self._down(layer, "experts", down, partial(costs.chosen, (down,), ids, table))
 
     def add_experts(self) -> None:
         """x += the weighted outs of all pairs."""
@@ -232,7 +231,7 @@ class DeviceOps:
         """A norm over all heads comes before the clipping of q and k."""
         return self._spec.qk_norm == "full"
 
-    def _queue(self, work: Callable[[], object], cost: Cost) -> None:
+    def _queue(self, work: Callable[[], object], cost: Costs) -> None:
         if self.rows:
             self.accelerator.launch(work, cost)
 
@@ -259,19 +258,18 @@ class DeviceOps:
                 align = partial(self._kernels.align, everyone, self.buffers.only, groups, self._count)
                 self._queue(align, Cost(8.0 * self.rows))
 
-    def _gate_up(self, layer: int, branch: str, matrices: tuple[Matrix, Matrix], touched: int) -> None:
-        """touched: how many experts are read."""
+    def _gate_up(self, layer: int, branch: str, matrices: tuple[Matrix, Matrix], cost: Costs) -> None:
         prefix, (gate, up) = _prefix(layer, branch), matrices
         x = self._normed(prefix + "gate", prefix + "up")
         groups, inner = self._places(branch, prefix, gate)
         work = partial(self._kernels.gate_up, x, gate, up, groups, inner, self._count)
-        self._queue(work, costs.products(matrices, self.rows * groups.top_k, touched))
+        self._queue(work, cost)
 
-    def _down(self, layer: int, branch: str, down: Matrix, touched: int) -> None:
+    def _down(self, layer: int, branch: str, down: Matrix, cost: Costs) -> None:
         groups, inner = self._places(branch, _prefix(layer, branch), down)
         outs = self.buffers.outs[: self.rows * groups.top_k, : self._spec.hidden_size]
         work = partial(self._kernels.down, inner, down, groups, outs, self._count)
-        self._queue(work, costs.products((down,), self.rows * groups.top_k, touched))
+        self._queue(work, cost)
 
     def _places(self, branch: str, prefix: str, bank: Matrix) -> tuple[Groups, Record]:
         """Of a branch's pairs: by slots of the bank, and their inner activations."""

@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 
 from ..gpu_kernels.device import Event
-from ..placement.shape import CPU
 from . import device_costs as costs
 from .buffers import Rows
 from .cold_pairs import ColdPairs
@@ -22,14 +21,14 @@ from .device_experts import DeviceExperts
 from .device_ops import DeviceOps
 from .residency import Residency
 from .segment import Segment
-from .streaming import Streaming
+from .streams import Streams
 
 Indices = NDArray[np.int64]
 
 
 class HomeMixture:
     """A layer on accelerator `home`, whose ops are `ops`. normed: the host's buffer of what is normed, from which
-    `records` makes the records that experts of other devices read; streaming: what brings experts home for a step."""
+    `records` makes the records that experts of other devices read; streams: where experts may be streamed."""
 
     def __init__(
         self,
@@ -42,11 +41,11 @@ class HomeMixture:
         cold: ColdPairs,
         normed: Rows,
         records: Segment | None,
-        streaming: Streaming | None = None,
+        streams: Streams | None = None,
     ) -> None:
         self._layer, self._home, self._ops, self._residency = layer, home, ops, residency
         self._others = {number: device for number, device in others.items() if number != home}
-        self._cold, self._records, self._streaming = cold, records, streaming
+        self._cold, self._records, self._streams = cold, records, streams
         self._normed = torch.from_numpy(normed.plain).view(torch.float32)
         pairs, accelerator = len(cold.shown), ops.accelerator
         self._ids = accelerator.pinned((pairs,), torch.int32)
@@ -69,7 +68,7 @@ class HomeMixture:
         fetched = self._fetch(whole)
         bank = self._residency.bank(self._layer, self._home)
         if bank and (self._residency.where[self._layer] == self._home).any():
-            ops.experts(self._layer, bank)
+            ops.experts(self._layer, bank.matrices, bank.table)
         if not whole:
             ops.accelerator.synchronise(fetched)
             self.take_choices()
@@ -96,9 +95,7 @@ class HomeMixture:
     def _compute(self) -> Indices:
         """Have the pairs of other devices computed: their numbers, in the order of their outputs."""
         cold, ids = self._cold, self._cold.choices(self._tokens)
-        lies = self._residency.where[self._layer][ids]
-        streamed = self._streaming.chosen(self._layer, self._tokens, ids[lies == CPU]) if self._streaming else []
-        lies[np.isin(ids, streamed)] = self._home
+        lies = self._stream(ids) if self._streams else self._residency.where[self._layer][ids]
         last = cold.show(ids, lies)
         pairs, events = [cold.routes.order[:last]], []  # that order is still to come
         if self._records and (lies != self._home).any():
@@ -109,16 +106,24 @@ class HomeMixture:
                 continue
             first, last = last, last + len(here)
             rows, out = here // cold.routes.top_k, cold.outs[first:last]
-            event = experts.start(self._layer, self._tokens, rows, ids[here], [len(here)], [bank], out)
-            events.append((device, event))
+            events.append((device, experts.start(self._layer, bank, self._tokens, rows, ids[here], out)))
             pairs.append(here)
-        for staged in self._streaming.banks(self._layer, streamed) if self._streaming else ():
-            self._ops.experts(self._layer, staged)
         if len(pairs[0]):
             cold.segment.run()
         for device, event in events:
             self._residency.accelerators[device].synchronise(event)
         return np.concatenate(pairs)
+
+    def _stream(self, ids: Indices) -> NDArray[np.int8]:
+        """Have experts streamed here where that pays; int8 [pairs], the device of each."""
+        assert self._streams is not None
+        streamed = self._streams.choose(self._layer, self._home, ids)
+        if streamed.groups:
+            staging = self._streams.cards[self._home]
+            for group, table in zip(streamed.groups, staging.announce(streamed.groups), strict=True):
+                self._ops.experts(self._layer, staging.bring(self._layer, group), table)
+                staging.leave()
+        return streamed.lies
 
     def _send(self, pairs: Indices) -> None:
         """Bring the outputs of these pairs, which lie in their order, to where those of all are."""

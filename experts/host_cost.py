@@ -14,6 +14,7 @@ from ..cpu_kernels.descriptor import N_LOGITS, N_TOKENS
 from ..placement.cpu_cost import CpuCost
 from ..placement.device_cost import Slower
 from ..placement.hardware import CpuProfile
+from ..placement.prefill_cost import KEYS_AND_VALUES
 from ..placement.shape import ModelShape
 from .step_inputs import StepInputs
 
@@ -23,9 +24,10 @@ Indices = NDArray[np.int64]
 @dataclass(frozen=True, slots=True)
 class Part:
     """What a stretch of a step does: the dense part of a layer, its experts by the choices `ids` (numbers from
-    num_experts on are not there), or the head. narrowed: only for tokens whose logits are wanted."""
+    num_experts on are not there), the head, or what there is before and after all ops. narrowed: only for tokens whose
+    logits are wanted."""
 
-    what: Literal["dense", "experts", "head"]
+    what: Literal["dense", "experts", "head", "step"]
     layer: int = 0
     ids: Indices | None = None
     narrowed: bool = False
@@ -42,13 +44,21 @@ class HostCost:
 
     def _part_ms(self, part: Part, inputs: StepInputs) -> float:
         tokens = int(inputs.counts[N_LOGITS if part.narrowed else N_TOKENS])
+        if part.what == "step":
+            return self._cpu.step_ms
         if part.what == "head":
-            return self._cpu.products_ms((self._shape.head,), tokens) + self._cpu.step_ms
+            return self._cpu.products_ms((self._shape.head,), tokens)
         if part.what == "experts":
             return self._experts_ms(part, tokens)
         layer, every = self._shape.layers[part.layer], int(inputs.counts[N_TOKENS])
-        others = self._cpu.values_ms(self._shape, every) + self._cpu.ops_ms(layer)
-        return self._cpu.products_ms(layer.dense, tokens) + others + self._attention_ms(part.layer, inputs, every)
+        fixed = self._cpu.values_ms(self._shape, every) + self._cpu.ops_ms(layer)
+        if not part.narrowed:
+            return self._cpu.products_ms(layer.dense, tokens) + fixed + self._attention_ms(part.layer, inputs, every)
+        for_all = tuple(product for product in layer.dense if product.role in KEYS_AND_VALUES)
+        others = tuple(product for product in layer.dense if product.role not in KEYS_AND_VALUES)
+        products = self._cpu.products_ms(for_all, every) + self._cpu.products_ms(others, tokens)
+        ends = inputs.positions[inputs.logit_rows[:tokens]].tolist()
+        return products + fixed + sum(self._cpu.context_ms(self._shape, layer, 1, end) for end in ends)
 
     def _experts_ms(self, part: Part, tokens: int) -> float:
         layer = self._shape.layers[part.layer]

@@ -1,6 +1,5 @@
 """HybridExecutor: runs steps on a CPU with accelerators, between which experts may move."""
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,10 +11,12 @@ from ..gpu_kernels.device import DeviceLostError, DeviceMemoryError
 from ..gpu_kernels.kernels import Kernels
 from ..gpu_kernels.sizes import size_text
 from ..placement.shape import CPU
+from ..placement.streaming import LEAST_TOKENS
 from .cpu_ops import CpuOps
 from .decoder import record
 from .device_experts import DeviceExperts
 from .device_ops import DeviceOps
+from .host_cost import Part
 from .hybrid_ops import Devices, HybridOps
 from .pack import PackedWeights
 from .residency import Residency
@@ -23,10 +24,10 @@ from .resident_room import ResidentRoom
 from .segment import HostClock
 from .spec import ModelSpec
 from .step_inputs import StepInputs
-from .streaming import Streaming
+from .streams import Streams
 
 if TYPE_CHECKING:  # it imports this
-    from .acceleration import Acceleration, Stream
+    from .acceleration import Acceleration
 
 
 class HybridExecutor:
@@ -49,20 +50,25 @@ class HybridExecutor:
         self.residency = Residency(weights, spec.num_layers, acceleration.accelerators)
         self._spec, self._ops, self._inputs, self._team = spec, ops, inputs, team
         self._devices = Devices(clock=HostClock(self.residency.accelerators[0], cost) if cost else None)
+        self._streams: Streams | None = None
         try:
             for number, one in enumerate(acceleration.kernels):
-                self._take(number, one, weights, acceleration.streams.get(number))
+                self._take(number, one, weights, streaming=acceleration.streaming is not None)
             self.residency.place(self._placement)
             self.room = ResidentRoom(self.residency, weights)
             for home in self._devices.homes.values():
                 home.load()
+            if acceleration.streaming:
+                self._streams = Streams.of(acceleration.streaming, weights, self.residency, self._placement, self._note)
+                for number, experts in self._devices.experts.items():
+                    experts.staging = self._streams.cards.get(number)
         except BaseException:
             self.close()
             raise
         self._logits = torch.from_numpy(ops.buffers.logits)
         self._record()
 
-    def _take(self, number: int, kernels: Kernels, weights: PackedWeights, stream: "Stream | None") -> None:
+    def _take(self, number: int, kernels: Kernels, weights: PackedWeights, *, streaming: bool) -> None:
         """Take the memory of an accelerator for what it has to do."""
         placement, spec, accelerator = self._placement, self._spec, self.residency.accelerators[number]
         dense = tuple(layer for layer, device in enumerate(placement.dense) if device == number)
@@ -72,35 +78,36 @@ class HybridExecutor:
             self._devices.homes[number] = DeviceOps(
                 accelerator, kernels, spec, weights, self._inputs, self._ops.cache, dense, ends
             )
-        above = (
-            {layer: n for layer, n in stream.above.items() if placement.dense[layer] in (CPU, number)} if stream else {}
-        )
         guests = tuple(
             layer
             for layer, experts in enumerate(placement.experts)
-            if placement.dense[layer] != number and (np.any(experts == number) or layer in above)
+            if placement.dense[layer] != number
+            and (np.any(experts == number) or (streaming and len(experts) and placement.dense[layer] == CPU))
         )
-        if stream and above:
-            self._devices.streams[number] = Streaming(accelerator, weights, above, stream.slots)
         if guests:
             tokens, normed = self._inputs.limits.tokens, self._ops.buffers.normed
             self._devices.experts[number] = DeviceExperts(accelerator, kernels, spec, weights, guests, tokens, normed)
 
     def _record(self) -> None:
-        """With streaming, layers of the CPU are cut into segments: only steps large enough for it are run so."""
-        streams = self._devices.streams.values()
-        self._small = self._recorded(replace(self._devices, streams={}))
-        self._large = self._recorded(self._devices) if streams else self._small
-        self._large_from = min((streaming.least for streaming in streams), default=0)
+        self._plain = self._streaming = self._recorded(None)
+        if self._streams and self._streams.cards:
+            self._streaming = self._recorded(self._streams)
 
-    def _recorded(self, devices: Devices) -> HybridOps:
-        ops = HybridOps(self._spec, self._ops, self._inputs, self._team, self.residency, self._placement, devices)
+    def _recorded(self, streams: Streams | None) -> HybridOps:
+        ops = HybridOps(
+            self._spec, self._ops, self._inputs, self._team, self.residency, self._placement, self._devices, streams
+        )
         record(self._spec, ops)
         return ops
 
     @property
     def num_ops(self) -> int:
-        return len(np.unique(np.concatenate([part.program.rows[0, :, ENTRY] for part in self._small.segments])))
+        return len(np.unique(np.concatenate([part.program.rows[0, :, ENTRY] for part in self._plain.segments])))
+
+    @property
+    def bytes_streamed(self) -> int:
+        """Of weights that were brought to accelerators for one step only."""
+        return self._streams.bytes_streamed if self._streams else 0
 
     def run(self) -> None:
         """An accelerator that fails meanwhile is given up, one whose memory runs out gives a part of its experts back,
@@ -111,12 +118,13 @@ class HybridExecutor:
         """
         self.started = self.residency.accelerators[0].now()
         while True:
-            ops = self._large if self._inputs.counts[N_TOKENS] >= self._large_from else self._small
             try:
                 self.residency.settle()
-                for step in ops.steps:
+                many = int(self._inputs.counts[N_TOKENS]) >= LEAST_TOKENS
+                recorded = self._streaming if many else self._plain
+                for step in recorded.steps:
                     step()
-                self._finish(ops)
+                self._finish(recorded)
                 return
             except DeviceLostError as error:
                 self._give_up(error)
@@ -136,15 +144,17 @@ class HybridExecutor:
         if self._note:
             self._note("accelerator_out_of_memory", f"{error}; the CPU computes experts that took {given}")
 
-    def _finish(self, ops: HybridOps) -> None:
+    def _finish(self, recorded: HybridOps) -> None:
         """Fetch what accelerators have left of the step, and wait for them."""
         for number, home in self._devices.homes.items():
             home.accelerator.wait("from", home.accelerator.record("compute"))
             if number == self._placement.head and home.rows:
                 home.accelerator.copy(self._logits[: home.rows], home.buffers.logits[: home.rows], "from")
             home.accelerator.synchronise(home.accelerator.record("from"))
-        for mixture in ops.mixtures:
+        for mixture in recorded.mixtures:
             mixture.take_choices()
+        if self._devices.clock:
+            self._devices.clock.charge((Part("step"),), self._inputs)
 
     def _give_up(self, error: DeviceLostError) -> None:
         """Do without the accelerators that failed. Raises the error if it is of none that can be done without."""
@@ -155,8 +165,8 @@ class HybridExecutor:
             self.residency.drop(number)
             self.room.forget(number)
             self._devices.experts.pop(number).close()
-            if number in self._devices.streams:
-                self._devices.streams.pop(number).close()
+            if self._streams:
+                self._streams.drop(number)
         self._record()
         if self._note:
             self._note("accelerator_lost", f"{error}; the CPU computes its experts")
@@ -169,13 +179,13 @@ class HybridExecutor:
         return False
 
     def close(self) -> None:
+        if self._streams:
+            for card in tuple(self._streams.cards):
+                self._streams.drop(card)
         self.residency.close()
         for experts in self._devices.experts.values():
             experts.close()
         for home in self._devices.homes.values():
             home.close()
-        for streaming in self._devices.streams.values():
-            streaming.close()
         self._devices.experts.clear()
-        self._devices.streams.clear()
         self._devices.homes.clear()

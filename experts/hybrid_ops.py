@@ -28,7 +28,7 @@ from .segment import HostClock, Segment
 from .spec import ModelSpec
 from .split_mixture import SplitMixture
 from .step_inputs import StepInputs
-from .streaming import Streaming
+from .streams import Streams
 
 Step = Callable[[], object]
 
@@ -36,17 +36,16 @@ Step = Callable[[], object]
 @dataclass(frozen=True, slots=True)
 class Devices:
     """By accelerator: `experts` computes experts of layers whose dense part is elsewhere, `homes` runs dense parts.
-    streams: what brings experts of the CPU there for a step. clock: what is told how long the CPU works, if somebody
-    wants to know."""
+    clock: what is told how long the CPU works, if somebody wants to know."""
 
     experts: dict[int, DeviceExperts] = field(default_factory=dict)
     homes: dict[int, DeviceOps] = field(default_factory=dict)
-    streams: dict[int, Streaming] = field(default_factory=dict)
     clock: HostClock | None = None
 
 
 class HybridOps:
-    """Collects a step of the model (see `decoder.OpSet`) as `steps`, to be run one after the other."""
+    """Collects a step of the model (see `decoder.OpSet`) as `steps`, to be run one after the other. streams: for steps
+    that may bring experts to accelerators."""
 
     def __init__(
         self,
@@ -57,14 +56,15 @@ class HybridOps:
         residency: Residency,
         placement: Placement,
         devices: Devices,
+        streams: Streams | None = None,
     ) -> None:
         self.steps: list[Step] = []
         self.segments: list[Segment] = []
         self.mixtures: list[HomeMixture] = []
         self._spec, self._cpu, self._inputs, self._team = spec, cpu, inputs, team
         self._residency, self._placement = residency, placement
-        self._experts, self._homes = devices.experts, devices.homes
-        self._streams, self._clock = devices.streams, devices.clock
+        self._experts, self._homes, self._clock = devices.experts, devices.homes, devices.clock
+        self._streams = streams
         self._handover = Handover(cpu.buffers.x, inputs)
         self._at, self._narrowed = placement.embed, False
         self._parts: list[Part] = []  # of the CPU's work since the last cut
@@ -154,7 +154,6 @@ class HybridOps:
         cold = self._cold(layer)
         if self._spec.shared_intermediate_size:
             self._cpu.feed_forward(layer, "shared", together=False)
-        streaming = next(((device, one) for device, one in self._streams.items() if device in self._experts), None)
         mixture = SplitMixture(
             layer,
             cold,
@@ -162,7 +161,7 @@ class HybridOps:
             self._residency,
             beside=self._cut(),
             narrowed=self._narrowed,
-            streaming=streaming,
+            streams=self._streams,
         )
         self.steps.append(partial(mixture.run, self._inputs.counts))
         self._cpu.combine(layer, "experts", few=0)
@@ -180,7 +179,7 @@ class HybridOps:
             cold=cold,
             normed=normed,
             records=self._cut(),
-            streaming=self._streams.get(self._at),
+            streams=self._streams,
         )
         self.mixtures.append(mixture)
         self.steps.append(mixture.run)
@@ -203,10 +202,8 @@ class HybridOps:
 
     # -- helpers
     def _is_split(self, layer: int) -> bool:
-        """Of the CPU: whether experts may be computed elsewhere."""
-        return self._residency.is_split(layer) or any(
-            streaming.covers(layer) for device, streaming in self._streams.items() if device in self._experts
-        )
+        """Whether experts of a layer of the CPU can be computed elsewhere."""
+        return self._residency.is_split(layer) or bool(self._streams and self._streams.cards)
 
     def _choice(self, layer: int) -> int:
         return sum(self._spec.moe_layers[:layer])

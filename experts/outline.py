@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..cpu_kernels.kv_layout import part_bytes
-from ..cpu_kernels.layout import KV_BLOCK
+from ..cpu_kernels.layout import KINDS, KV_BLOCK, record_bytes
 from ..placement.shape import LayerShape, ModelShape, Product
 from .model import Model
 from .pack import VECTOR, Slot, slots_of
@@ -89,7 +89,16 @@ def _layer(slots: Sequence[Slot], spec: ModelSpec, kv_bytes: int) -> LayerShape:
         kv_bytes=kv_bytes,
         window=spec.sliding_window,
         vector_bytes=sum(slot.nbytes for slot in own[VECTOR]),
+        sent_bytes=_sent_bytes(own["expert"]) if routing else None,
     )
+
+
+def _sent_bytes(expert: Sequence[Slot]) -> int:
+    """Of a token in all forms that the gate and the up projection of an expert read."""
+    read = {KINDS[slot.kind].record for slot in expert if not slot.role.endswith("down")}
+    if "plain" in read:
+        read.discard("bf16")  # it is rounded there
+    return sum(record_bytes(expert[0].columns, form) for form in read)
 
 
 def _role(slot: Slot) -> str:

@@ -15,17 +15,16 @@ from ..gpu_kernels.device import Event
 from ..placement.shape import CPU
 from .cold_pairs import ColdPairs
 from .device_experts import DeviceExperts
-from .hot_pairs import HotPairs
 from .residency import Residency
 from .segment import Segment
-from .streaming import Streaming
+from .streams import Streamed, Streams
 
 Indices = NDArray[np.int64]
 
 
 class SplitMixture:
     """A layer. beside: what else the CPU has to do that needs no expert; narrowed: whether only tokens whose logits are
-    wanted are computed; streaming: an accelerator, and what brings experts to it for a step."""
+    wanted are computed; streams: where experts may be streamed."""
 
     def __init__(
         self,
@@ -36,19 +35,19 @@ class SplitMixture:
         *,
         beside: Segment | None,
         narrowed: bool,
-        streaming: tuple[int, Streaming] | None = None,
+        streams: Streams | None = None,
     ) -> None:
         self._layer, self._cold, self._devices, self._residency = layer, cold, devices, residency
-        self._beside, self._streaming = beside, streaming
+        self._beside, self._streams = beside, streams
         self._count_slot = N_LOGITS if narrowed else N_TOKENS
 
     def run(self, counts: Indices) -> None:
         tokens = int(counts[self._count_slot])
         ids = self._cold.choices(tokens)
-        lies = self._residency.where[self._layer][ids]
-        streamed = self._stream(ids, lies, tokens)
+        streamed = self._streams.choose(self._layer, CPU, ids) if self._streams else None
+        lies = streamed.lies if streamed else self._residency.where[self._layer][ids]
         cold = self._cold.show(ids, lies)
-        events = self._start(ids, tokens, cold, streamed) if cold < len(ids) else []
+        events = self._start(lies, ids, tokens, cold, streamed) if cold < len(ids) else []
         if self._beside:
             self._beside.run()
         if cold:
@@ -56,35 +55,22 @@ class SplitMixture:
         for device, event in events:
             self._residency.accelerators[device].synchronise(event)
 
-    def _stream(self, ids: Indices, lies: NDArray[np.int8], tokens: int) -> Sequence[int]:
-        """Cold experts that are brought to the accelerator that streams; from now on their pairs lie there."""
-        device, streaming = self._streaming or (CPU, None)
-        if streaming is None:
-            return ()
-        experts = streaming.chosen(self._layer, tokens, ids[lies == CPU])
-        lies[np.isin(ids, experts)] = device
-        return experts
-
-    def _start(self, ids: Indices, tokens: int, first: int, streamed: Sequence[int]) -> Sequence[tuple[int, Event]]:
+    def _start(
+        self, lies: NDArray[np.int8], ids: Indices, tokens: int, first: int, streamed: Streamed | None
+    ) -> Sequence[tuple[int, Event]]:
         """Send the hot pairs off; their outputs will lie from row `first` on. An event for each accelerator."""
         events, routes = [], self._cold.routes
         for device, experts in self._devices.items():
-            hot = self._hot(device, ids, streamed)
-            pairs = hot.pairs
-            if not len(pairs):
+            pairs = np.flatnonzero(lies == device)
+            bank = self._residency.bank(self._layer, device)
+            groups = streamed.groups if streamed and streamed.card == device else ()
+            if not len(pairs) or (bank is None and not groups):
                 continue
+            if streamed and groups:
+                pairs = streamed.order(pairs, ids)
             last = first + len(pairs)
             routes.position[pairs] = np.arange(first, last)
             rows, out = pairs // routes.top_k, self._cold.outs[first:last]
-            event = experts.start(self._layer, tokens, rows, ids[pairs], hot.sizes, hot.banks(), out)
-            events.append((device, event))
+            events.append((device, experts.start(self._layer, bank, tokens, rows, ids[pairs], out, groups)))
             first = last
         return events
-
-    def _hot(self, device: int, ids: Indices, streamed: Sequence[int]) -> HotPairs:
-        bank = self._residency.bank(self._layer, device)
-        here = self._residency.where[self._layer][ids] == device
-        hot = HotPairs(self._layer, bank, np.flatnonzero(here))
-        if self._streaming and self._streaming[0] == device and streamed:
-            hot.stream(self._streaming[1], streamed, ids)
-        return hot

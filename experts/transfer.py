@@ -14,11 +14,16 @@ STAGE = 1 << 22  # bytes of a buffer: some time of the link, so that starting a 
 Bytes = NDArray[np.uint8]
 
 
-def runs_of(weights: PackedWeights, matrix: PackedMatrix) -> Iterator[Bytes]:
-    """The bytes of a packed matrix, tile after tile, from each memory node in turn."""
+def places_of(weights: PackedWeights, matrix: PackedMatrix) -> Iterator[tuple[int, int]]:
+    """Where a packed matrix lies in the arena, tile after tile, at each memory node in turn: first byte and size."""
     for shard in matrix.shards:
-        start = shard.address - weights.arena.ctypes.data
-        yield weights.arena[start : start + shard.tiles * matrix.tile_bytes]
+        yield shard.address - weights.arena.ctypes.data, shard.tiles * matrix.tile_bytes
+
+
+def runs_of(weights: PackedWeights, matrix: PackedMatrix) -> Iterator[Bytes]:
+    """The bytes of a packed matrix, as `places_of` has them."""
+    for start, nbytes in places_of(weights, matrix):
+        yield weights.arena[start : start + nbytes]
 
 
 class Transfer:

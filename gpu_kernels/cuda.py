@@ -9,12 +9,13 @@ from typing import Any, NoReturn, TypeVar
 import torch
 
 from .budget import Budget, bytes_of, same_bytes
-from .device import Cost, DeviceError, DeviceLostError, DeviceMemoryError, Event, StreamName
+from .device import Cost, Costs, DeviceError, DeviceLostError, DeviceMemoryError, Event, StreamName
 from .order import STREAMS
 from .sizes import size_text
 
 PATIENCE_S = 30.0
 _SPIN_S = 2e-3  # a step of decode is waited for without sleeping
+_PORTABLE, _READ_ONLY, _ALREADY = 1, 8, 712  # of cudaHostRegister: two flags, and the error for what it did before
 _SLEEP_S = 1e-4
 T = TypeVar("T")
 _FAILURES = ("CUDA error", "Triton Error [CUDA]")  # how RuntimeErrors of the driver begin, where they have no class
@@ -108,7 +109,19 @@ class Cuda:
 
         return self.guard(allocate)
 
-    def launch(self, work: Callable[[], object], cost: Cost) -> None:
+    def lock(self, memory: torch.Tensor) -> bool:
+        self._check_call("lock memory")
+        runtime = self._torch.cuda.cudart()
+        with self._torch.cuda.device(self._number):
+            tries = [runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE | _READ_ONLY)]
+            if int(tries[0]) != 0:
+                tries.append(runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE))
+        return int(tries[-1]) in (0, _ALREADY)
+
+    def unlock(self, memory: torch.Tensor) -> None:
+        self._torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+
+    def launch(self, work: Callable[[], object], cost: Costs) -> None:
         self.check()
 
         def on_stream() -> None:

@@ -38,6 +38,9 @@ class Cost:
     kernels: int = 1
 
 
+Costs = Cost | Callable[[], Cost]  # known, or asked for by a modelled clock once what is queued before it is done
+
+
 class Event(Protocol):
     """A point in a stream."""
 
@@ -80,7 +83,16 @@ class Accelerator(Protocol):
         """Host memory that copies reach without a detour; zeros."""
         ...
 
-    def launch(self, work: Callable[[], object], cost: Cost) -> None:
+    def lock(self, memory: torch.Tensor) -> bool:
+        """Have copies reach host memory of somebody else without a detour, as that of `pinned`, until `unlock`. Whether
+        that can be. The memory must stay where it is; it may be mapped for reading only."""
+        ...
+
+    def unlock(self, memory: torch.Tensor) -> None:
+        """End a `lock` of the same memory that was granted. Nothing may be queued on it."""
+        ...
+
+    def launch(self, work: Callable[[], object], cost: Costs) -> None:
         """Queue kernels on the compute stream. Raises DeviceLostError if the device is known to have failed."""
         ...
 

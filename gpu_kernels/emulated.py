@@ -15,7 +15,7 @@ import torch
 
 from .budget import Budget, bytes_of, same_bytes
 from .clock import Clock, Timeline
-from .device import Cost, DeviceError, DeviceLostError, DeviceMemoryError, Event, StreamName
+from .device import Cost, Costs, DeviceError, DeviceLostError, DeviceMemoryError, Event, StreamName
 from .device_spec import Spec
 from .faults import Fault, Faults
 from .order import STREAMS, AtOnce, Late, Mark, Order
@@ -102,8 +102,17 @@ class Emulated:
         self._check_call("allocate")
         return self.clock.pinned.zeros(shape, dtype)
 
-    def launch(self, work: Callable[[], object], cost: Cost) -> None:
+    def lock(self, memory: torch.Tensor) -> bool:
+        self._check_call("lock memory")
+        self.clock.pinned.lock(memory)
+        return True
+
+    def unlock(self, memory: torch.Tensor) -> None:
+        self.clock.pinned.unlock(memory)
+
+    def launch(self, work: Callable[[], object], cost: Costs) -> None:
         self.check()
+        cost = cost() if callable(cost) else cost
         seconds = self.spec.work_s(cost)
         if self._graph is not None:
             self._graph.add(work, seconds)

@@ -2,6 +2,7 @@
 
 import weakref
 from bisect import bisect_right, insort
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +19,7 @@ class PinnedMemory:
     def __init__(self) -> None:
         self._ends: dict[int, int] = {}  # by the first address, that behind the last
         self._starts: list[int] = []  # in order
+        self._locks: Counter[int] = Counter()  # of what others have allocated, by its first address
 
     def __len__(self) -> int:
         """Pieces that someone holds."""
@@ -33,6 +35,20 @@ class PinnedMemory:
             insort(self._starts, start)
             weakref.finalize(block, self._forget, start).atexit = False
         return torch.from_numpy(block[offset : offset + nbytes]).view(dtype).reshape(tuple(shape))
+
+    def lock(self, memory: torch.Tensor) -> None:
+        """Take in memory of somebody else, until it was unlocked as often as it was locked."""
+        start = memory.data_ptr()
+        self._locks[start] += 1
+        if self._locks[start] == 1 and memory.nbytes:
+            self._ends[start] = start + memory.nbytes
+            insort(self._starts, start)
+
+    def unlock(self, memory: torch.Tensor) -> None:
+        start = memory.data_ptr()
+        self._locks[start] -= 1
+        if not self._locks[start] and memory.nbytes:
+            self._forget(start)
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether its bytes lie there, whoever made a tensor of them."""

@@ -4,12 +4,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .device_cost import VALUE_BYTES, Floats, Slower, branches, pair_flops, visible, visible_pairs
-from .hardware import BRANCH_OPS, LAYER_OPS, AcceleratorProfile
+from .hardware import BRANCH_OPS, AcceleratorProfile
 from .product_sums import ProductSums
 from .shape import LayerShape, ModelShape, Product
 
 EXPERT_OPS = 4  # of the experts of a layer: group, gate and up, down, sum
-_PASSES = 12  # over the hidden state in a layer: what norms, rotations and sums read and write
+_LAYER_LAUNCHES = 10  # of each layer: norm, q, k, v, rotate, store, attend, its record, output, norm
+_OF_ROUTING = ("router", "shared_gate")  # products that are launched beside these, and the choice by the router's
 
 
 class AcceleratorCost(ProductSums):
@@ -25,6 +26,10 @@ class AcceleratorCost(ProductSums):
     def call_ms(self) -> float:
         return EXPERT_OPS * self._launch_ms
 
+    @property
+    def launch_ms(self) -> float:
+        return self._launch_ms
+
     def product_ms(self, product: Product, tokens: NDArray[np.int64]) -> Floats:
         computing = 2.0 * product.rows * product.columns * tokens / self._tflops(product.kind) / 1e9
         times: Floats = np.maximum(product.nbytes / self._read / 1e6, computing)
@@ -35,10 +40,14 @@ class AcceleratorCost(ProductSums):
         return self._slower.rate(table[kind] if kind in table else table["other"], "accelerator")
 
     def ops_ms(self, layer: LayerShape) -> float:
-        return (LAYER_OPS + BRANCH_OPS * branches(layer)) * self._launch_ms
+        chosen = [product for product in layer.dense if product.role in _OF_ROUTING]
+        routing = len(chosen) + any(product.role == "router" for product in chosen)
+        return (_LAYER_LAUNCHES + BRANCH_OPS * branches(layer) + routing) * self._launch_ms
 
     def values_ms(self, shape: ModelShape, tokens: int) -> float:
-        return _PASSES * VALUE_BYTES * tokens * shape.hidden_size / self._read / 1e6
+        q, kv = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+        two_norms, turning, storing, recording = 4 * shape.hidden_size, 2 * (q + kv), 4 * kv, 2 * q  # read and written
+        return VALUE_BYTES * tokens * (two_norms + turning + storing + recording) / self._read / 1e6
 
     def context_ms(self, shape: ModelShape, layer: LayerShape, streams: int, context: int) -> float:
         pairs = streams * visible(layer, context)
@@ -48,14 +57,17 @@ class AcceleratorCost(ProductSums):
         read = visible(layer, start + tokens - 1) * layer.kv_bytes / self._read / 1e6
         return max(read, pair_flops(shape) * visible_pairs(layer, start, tokens) / self._tflops("other") / 1e9)
 
-    def send_ms(self, tokens: int, hidden_size: int) -> float:
+    def sum_ms(self, hidden_size: int) -> float:
+        return 2 * VALUE_BYTES * hidden_size / self._read / 1e6
+
+    def send_ms(self, tokens: int, hidden_size: float) -> float:
         return self._hop_ms() + self.weights_ms(VALUE_BYTES * tokens * hidden_size)
 
-    def fetch_ms(self, tokens: int, hidden_size: int) -> float:
+    def fetch_ms(self, tokens: int, hidden_size: float) -> float:
         rate = self._slower.rate(self._profile.from_gb_s, "link")
         return self._hop_ms() + VALUE_BYTES * tokens * hidden_size / rate / 1e6
 
-    def weights_ms(self, nbytes: int) -> float:
+    def weights_ms(self, nbytes: float) -> float:
         """Bringing so many bytes there from pinned memory."""
         return nbytes / self._slower.rate(self._profile.to_gb_s, "link") / 1e6
 

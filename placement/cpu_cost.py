@@ -22,6 +22,10 @@ class CpuCost(ProductSums):
         return self._slower.time(self._profile.call_us, "fixed") / 1e3
 
     @property
+    def launch_ms(self) -> float:
+        return 0.0  # a part of the step's
+
+    @property
     def step_ms(self) -> float:
         """Of a step, before and after its ops."""
         return self._slower.time(self._profile.step_us, "fixed") / 1e3
@@ -47,6 +51,11 @@ class CpuCost(ProductSums):
             self._kib_ns[kind, most] = np.stack([first, tokens // 8 * by_size[8] + rest - first])
         return self._kib_ns[kind, most]
 
+    def memory_ms(self, nbytes: float) -> float:
+        """Reading so many bytes by all that reads the memory, whatever becomes of them."""
+        rate = self._slower.rate(self._profile.read_gb_s[max(self._profile.read_gb_s)], "memory")
+        return nbytes / rate / 1e6
+
     def ops_ms(self, layer: LayerShape) -> float:
         ops = LAYER_OPS + BRANCH_OPS * branches(layer)
         return ops * self._slower.time(self._profile.op_us, "fixed") / 1e3
@@ -64,8 +73,11 @@ class CpuCost(ProductSums):
         flops = pair_flops(shape) * visible_pairs(layer, start, tokens)
         return flops / self._slower.rate(rate, "compute") / 1e6
 
-    def send_ms(self, tokens: int, hidden_size: int) -> float:
+    def sum_ms(self, hidden_size: int) -> float:
         return 0.0
 
-    def fetch_ms(self, tokens: int, hidden_size: int) -> float:
+    def send_ms(self, tokens: int, hidden_size: float) -> float:
+        return 0.0
+
+    def fetch_ms(self, tokens: int, hidden_size: float) -> float:
         return 0.0

@@ -9,11 +9,19 @@ from .device_cost import Floats
 from .expert_cost import NO_TIME, ExpertTime
 from .machine import Machine
 from .placed import Placement, Traffic
-from .shape import CPU, LayerShape
+from .shape import LayerShape
 from .times import Times
 from .touch import Demand
 
 Demands = Callable[[int, int], Demand]  # of a layer and a number of tokens
+
+
+def add_ends(times: Times, machine: Machine, placement: Placement) -> None:
+    """The embedding, what it is told of the step, and the ops after the last layer's attention and after its end."""
+    embed, last, head = (machine.device(each) for each in (placement.embed, placement.dense[-1], placement.head))
+    times.add("hops", embed.send_ms(0, 0))
+    times.add("calls", embed.launch_ms + 2 * last.launch_ms + 2 * head.launch_ms)
+    times.add("step", machine.cpu.step_ms)
 
 
 def add_head(times: Times, machine: Machine, device: int, tokens: int) -> None:
@@ -40,7 +48,7 @@ class DecodeCost:
             at = device
         times.add("hops", machine.hop_ms(at, placement.head, streams))
         add_head(times, machine, placement.head, streams)
-        times.add("step", machine.cpu.step_ms)
+        add_ends(times, machine, placement)
         return times
 
     def layer_ms(self, number: int, device: int, resident: NDArray[np.int8], traffic: Traffic) -> float:
@@ -76,7 +84,6 @@ class DecodeCost:
         dense_ms = np.array([[self.dense_ms(number, each, traffic)] for each in dense])
         if not layer.num_experts:
             return dict.fromkeys(pairs, dense_ms)
-        devices = {device for pair in pairs for device in pair}
-        cost = machine.experts(layer, self._demands(number, tokens), CPU, devices)
-        trips = {to: np.array([machine.round_trip_ms(each, to, tokens) for each in dense]) for to in devices}
-        return {pair: dense_ms + cost.curves(*pair, np.stack([trips[to] for to in pair], axis=1)) for pair in pairs}
+        demand, devices = self._demands(number, tokens), {device for pair in pairs for device in pair}
+        costs = [machine.experts(layer, demand, each, devices) for each in dense]
+        return {pair: dense_ms + np.stack([cost.curve(*pair) for cost in costs]) for pair in pairs}

@@ -55,6 +55,10 @@ class DeviceCost(Protocol):
     def call_ms(self) -> float:
         """Of the experts of a layer, whatever is touched."""
 
+    @property
+    def launch_ms(self) -> float:
+        """Of an op beside those of layers."""
+
     def products_ms(self, products: tuple[Product, ...], tokens: int) -> float:
         """Of products with so many tokens, one after the other."""
 
@@ -73,10 +77,13 @@ class DeviceCost(Protocol):
     def prompt_ms(self, shape: ModelShape, layer: LayerShape, start: int, tokens: int) -> float:
         """Attention of tokens of one sequence at positions from `start` on."""
 
-    def send_ms(self, tokens: int, hidden_size: int) -> float:
+    def sum_ms(self, hidden_size: int) -> float:
+        """Adding up one output of an expert, where calls do not count that."""
+
+    def send_ms(self, tokens: int, hidden_size: float) -> float:
         """Bringing activations there from the host."""
 
-    def fetch_ms(self, tokens: int, hidden_size: int) -> float:
+    def fetch_ms(self, tokens: int, hidden_size: float) -> float:
         """Bringing activations from there to the host."""
 
 

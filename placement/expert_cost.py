@@ -82,31 +82,44 @@ class ExpertCost:
 
     def curve(self, device: int, rest: int = CPU) -> Floats:
         """float64 [experts + 1]: mean time with the 0 .. all hottest experts on a card, the others on `rest`."""
-        curve: Floats = self.curves(device, rest, np.array([[self._branches[each].hop_ms for each in (device, rest)]]))[
-            0
-        ]
-        return curve
-
-    def curves(self, device: int, rest: int, hops: Floats) -> Floats:
-        """float64 [rows, experts + 1]: `curve` with other hops, which are float64 [rows, 2], of the card and of
-        `rest`."""
         here, there = (self._moments[number][:, self._demand.order] for number in (rest, device))
-        none, rows, called = np.zeros((3, 1)), len(hops), self._demand.beyond
+        none, called = np.zeros((3, 1)), self._demand.beyond
         sums = np.stack([
             np.hstack([np.cumsum(here[:, ::-1], axis=1)[:, ::-1], none]),
             np.hstack([none, np.cumsum(there, axis=1)]),
         ])  # fmt: skip
-        points = sums.shape[2]
-        once = np.array([[self._branches[number].call_ms] for number in (rest, device)]) + hops.T[::-1]
-        alone = self._longest([rest], np.tile(sums[:1, :, :1], rows), np.tile(called[:1], rows), once[:1]).mean
+        once = np.array([[self._branches[number].once_ms] for number in (rest, device)])
+        alone = self._longest([rest], sums[:1, :, :1], called[:1], once[:1]).mean
         if device == rest:
-            return np.repeat(alone[:, None], points, axis=1)
-        both = self._longest(
-            [rest, device], np.tile(sums, rows), np.tile(called, rows), np.repeat(once, points, axis=1)
-        )
-        time = both.mean.reshape(rows, points)
-        time[:, 0], time[:, -1] = alone, sums[1, 0, -1] + once[1]  # a device without experts is not called
+            return np.repeat(alone, sums.shape[2])
+        time = self._longest([rest, device], sums, called, once).mean
+        time[0], time[-1] = alone[0], sums[1, 0, -1] + once[1, 0]  # a device without experts is not called
         return time
+
+    def moved(self, resident: NDArray[np.int8], order: NDArray[np.int64], device: int) -> Floats:
+        """float64 [n + 1]: mean time with the first 0 .. n of `order`, which are the CPU's n experts of `resident`, on
+        a card. Where any of the others is touched is taken as if they did not depend on each other."""
+        devices = sorted({CPU, device, *(int(each) for each in np.unique(resident))})
+        sums = np.stack([self._moments[number][:, resident == number].sum(axis=1) for number in devices])
+        sums = np.repeat(sums[:, :, None], len(order) + 1, axis=2)
+        for number, sign in ((CPU, -1.0), (device, 1.0)):
+            sums[devices.index(number), :, 1:] += sign * np.cumsum(self._moments[number][:, order], axis=1)
+        untouched = np.cumprod(self._demand.chances[order[::-1], 0])[::-1]
+        once = np.array([[self._branches[number].once_ms] for number in devices])
+        return self._longest(devices, sums, np.append(1 - untouched, 0.0), once).mean
+
+    @property
+    def demand(self) -> Demand:
+        return self._demand
+
+    @property
+    def tokens(self) -> Floats:
+        """float64 [experts]: how many go to each, on average."""
+        return self._tokens
+
+    def mean_ms(self, device: int) -> Floats:
+        """float64 [experts]: of each, if it lies on the device."""
+        return self._moments[device][0]
 
     def _longest(self, devices: list[int], sums: Floats, called: Floats, once: Floats) -> Longest:
         """sums: float64 [devices, 3, points] of moments; called: float64 [points], that the CPU is called at all; once:

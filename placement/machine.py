@@ -1,8 +1,10 @@
 """Machine: the devices of a hardware profile as costs, with its estimates as they are or taken for slower."""
 
+import numpy as np
+
 from .accelerator_cost import AcceleratorCost
 from .cpu_cost import CpuCost
-from .device_cost import DeviceCost, Slower
+from .device_cost import VALUE_BYTES, DeviceCost, Floats, Slower
 from .expert_cost import Branch, ExpertCost
 from .hardware import HardwareProfile
 from .shape import CPU, LayerShape, ModelShape
@@ -33,17 +35,32 @@ class Machine:
         size = self.shape.hidden_size
         return self.device(source).fetch_ms(tokens, size) + self.device(target).send_ms(tokens, size)
 
-    def round_trip_ms(self, source: int, target: int, tokens: int) -> float:
-        return self.hop_ms(source, target, tokens) + self.hop_ms(target, source, tokens)
-
     def experts(self, layer: LayerShape, demand: Demand, dense_device: int, devices: set[int]) -> ExpertCost:
         """Of the experts on some devices of a layer whose activations come from `dense_device`."""
         return ExpertCost(demand, {device: self._branch(layer, demand, dense_device, device) for device in devices})
 
     def _branch(self, layer: LayerShape, demand: Demand, dense_device: int, device: int) -> Branch:
-        cost, tokens = self.device(device), demand.tokens
         return Branch(
-            call_ms=cost.call_ms,
-            hop_ms=self.round_trip_ms(dense_device, device, tokens),
-            table=cost.expert_ms(layer.expert, demand.chances.shape[1] - 1),
+            call_ms=self.device(device).call_ms,
+            hop_ms=self.way_ms(layer, dense_device, device, demand.tokens),
+            table=self.expert_ms(layer, dense_device, device, demand.chances.shape[1] - 1),
         )
+
+    def way_ms(self, layer: LayerShape, dense_device: int, device: int, tokens: int) -> float:
+        """Of tokens to experts on another device, and what their outputs take on the way back, whatever they are."""
+        if device == dense_device:
+            return 0.0
+        size: float = self.shape.hidden_size
+        if dense_device == CPU and layer.sent_bytes is not None:
+            size = layer.sent_bytes / VALUE_BYTES
+        there = self.device(dense_device).fetch_ms(tokens, size) + self.device(device).send_ms(tokens, size)
+        return there + self.hop_ms(device, dense_device, 0)
+
+    def expert_ms(self, layer: LayerShape, dense_device: int, device: int, most: int) -> Floats:
+        """float64 [most + 1]: of an expert that 0 .. most tokens go to, until its outputs, one for each of them, are
+        where they are added up."""
+        back = self.hop_ms(device, dense_device, 1) - self.hop_ms(device, dense_device, 0)
+        passes = 1 if device == dense_device else 2  # it is put with the others, and added up
+        each = back + passes * self.device(dense_device).sum_ms(self.shape.hidden_size)
+        table: Floats = self.device(device).expert_ms(layer.expert, most) + each * np.arange(most + 1)
+        return table

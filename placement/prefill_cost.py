@@ -1,7 +1,8 @@
 """The time of a prompt, which is computed in chunks.
 
 Experts in host memory are multiplied there, or their weights are streamed to an accelerator while it computes,
-whichever is faster for a chunk. In the last layer tokens without wanted logits only leave keys and values.
+whichever is faster for a chunk. In the last layer the CPU computes keys and values alone of tokens without wanted
+logits; an accelerator leaves such tokens out after attention.
 """
 
 from collections.abc import Iterator
@@ -10,14 +11,16 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .decode_cost import Demands, add_head
-from .expert_cost import NO_TIME, ExpertTime
+from .decode_cost import Demands, add_ends, add_head
+from .expert_cost import NO_TIME, ExpertCost, ExpertTime
 from .machine import Machine
 from .placed import Placement, Traffic
 from .shape import CPU, LayerShape
+from .streaming import LEAST_TOKENS, Candidates, least_ms
 from .times import Times
 
 KEYS_AND_VALUES = ("k", "v")  # roles of what all tokens of a chunk need of the last layer
+_ATTENTION = ("q", *KEYS_AND_VALUES, "o")
 MOST_TOKENS = 4096  # of a chunk
 
 
@@ -39,7 +42,7 @@ class PrefillCost:
         for start, tokens in chunks_of(traffic):
             self._add_layers(times, placement, start, tokens, staging)
             self._add_last(times, placement, start, tokens, wanted=start + tokens == traffic.prompt)
-            times.add("step", self._machine.cpu.step_ms)
+            add_ends(times, self._machine, placement)
         return times
 
     def _add_layers(self, times: Times, placement: Placement, start: int, tokens: int, staging: bool) -> None:
@@ -62,13 +65,17 @@ class PrefillCost:
         before = placement.dense[number - 1] if number else placement.embed
         cost = machine.device(device)
         times.add("hops", machine.hop_ms(before, device, tokens))
-        for_all = tuple(product for product in layer.dense if product.role in KEYS_AND_VALUES)
+        needed = KEYS_AND_VALUES if device == CPU else _ATTENTION
+        for_all = tuple(product for product in layer.dense if product.role in needed)
         times.add("dense", cost.products_ms(for_all, tokens))
         self._add_others(times, layer, device, tokens)
-        if wanted:
-            others = tuple(product for product in layer.dense if product.role not in KEYS_AND_VALUES)
-            times.add("dense", cost.products_ms(others, 1))
+        if device != CPU:
+            times.add("attention", cost.prompt_ms(self._shape, layer, start, tokens))
+        elif wanted:
             times.add("attention", cost.context_ms(self._shape, layer, 1, start + tokens - 1))
+        if wanted:
+            others = tuple(product for product in layer.dense if product.role not in needed)
+            times.add("dense", cost.products_ms(others, 1))
             times.add_experts(self.experts(number, device, placement.experts[number], 1, staging=False))
             times.add("hops", machine.hop_ms(device, placement.head, 1))
             add_head(times, machine, placement.head, 1)
@@ -84,21 +91,37 @@ class PrefillCost:
         """Of a chunk, with the dense part on `device`: as they lie, or streamed where that is faster."""
         if not len(resident):
             return NO_TIME
-        cards = range(len(self._machine.accelerators)) if staging and (resident == CPU).any() else range(0)
+        streams = staging and tokens >= LEAST_TOKENS and bool((resident == CPU).any())
+        cards = range(len(self._machine.accelerators) if streams else 0)
         layer, demand = self._shape.layers[number], self._demands(number, tokens)
         used = {int(each) for each in np.unique(resident)} | set(cards)
         cost = self._machine.experts(layer, demand, device, used)
-        times = [cost.at(resident)]
-        for card in cards:
-            moved = np.where(resident == CPU, np.int8(card), resident)
-            sent_ms = self._sent_ms(card, layer, int((resident == CPU).sum()))
-            times.append(_not_before(cost.at(moved), sent_ms))
-        return min(times, key=lambda time: time.mean_ms)
+        streamed = [self._streamed(layer, cost, device, resident, card) for card in cards]
+        return min([cost.at(resident), *streamed], key=lambda time: time.mean_ms)
+
+    def _streamed(
+        self, layer: LayerShape, cost: ExpertCost, device: int, resident: NDArray[np.int8], card: int
+    ) -> ExpertTime:
+        """With at least one of the CPU's experts streamed to a card, and as many as are best."""
+        demand = cost.demand
+        order = demand.order[resident[demand.order] == CPU]
+        least = least_ms(
+            self._machine,
+            layer,
+            device,
+            card,
+            demand.tokens,
+            Candidates(cost.mean_ms(card)[order], demand.touch[order], cost.tokens[order]),
+        )
+        count = 1 + int(np.argmin(np.maximum(cost.moved(resident, order, card), least)[1:]))
+        moved = resident.copy()
+        moved[order[:count]] = card
+        return _not_before(cost.at(moved), least[count])
 
     def break_even(self, number: int, device: int) -> int:
-        """The most tokens of a chunk for which the CPU is as fast with all the layer's experts as `device`, where the
-        dense part is, with weights that are streamed to it; MOST_TOKENS if that is never slower."""
-        least, most = 0, 1
+        """The most tokens of a chunk for which the CPU is as fast with all the layer's experts as together with
+        `device`, where the dense part is, and weights that are streamed to it; MOST_TOKENS if that is never slower."""
+        least, most = LEAST_TOKENS - 1, LEAST_TOKENS
         while not self._streams(number, device, most):
             if most == MOST_TOKENS:
                 return MOST_TOKENS
@@ -112,11 +135,8 @@ class PrefillCost:
         """Whether streaming wins."""
         layer = self._shape.layers[number]
         cost = self._machine.experts(layer, self._demands(number, tokens), device, {CPU, device})
-        here, there = (cost.at(np.full(layer.num_experts, each, np.int8)) for each in (CPU, device))
-        return _not_before(there, self._sent_ms(device, layer, layer.num_experts)).mean_ms < here.mean_ms
-
-    def _sent_ms(self, card: int, layer: LayerShape, experts: int) -> float:
-        return self._machine.accelerators[card].weights_ms(experts * layer.expert_bytes)
+        here = np.full(layer.num_experts, CPU, np.int8)
+        return self._streamed(layer, cost, device, here, device).mean_ms < cost.at(here).mean_ms
 
 
 def _not_before(time: ExpertTime, sent_ms: float) -> ExpertTime:

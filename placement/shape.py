@@ -22,6 +22,7 @@ class LayerShape:
 
     expert: gate, up and down of one expert, num_experts such; none in a dense layer. kv_bytes: of one position's keys
     and values. window: how many positions a token sees, None for all. vector_bytes: of norms and biases.
+    sent_bytes: of a token as the CPU hands it to experts elsewhere; None for plain values.
     """
 
     dense: tuple[Product, ...]
@@ -31,6 +32,7 @@ class LayerShape:
     kv_bytes: int
     window: int | None = None
     vector_bytes: int = 0
+    sent_bytes: int | None = None
 
     @property
     def dense_bytes(self) -> int:

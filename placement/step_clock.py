@@ -82,14 +82,15 @@ class StepClock:
         """float64 [layers], what a layer takes once; float64 [layers, most + 1], an expert by its tokens."""
         if device not in self._ways:
             machine, cost = self._machine, self._machine.device(device)
-            once = [
-                cost.call_ms
-                + machine.hop_ms(dense, device, self._streams)
-                + machine.hop_ms(device, dense, self._streams)
-                for dense in self._dense
-            ]
             layers = [machine.shape.layers[layer] for layer in self._layers]
-            table = np.stack([cost.expert_ms(layer.expert, self._most) for layer in layers])
+            once = [
+                cost.call_ms + machine.way_ms(layer, dense, device, self._streams)
+                for layer, dense in zip(layers, self._dense, strict=True)
+            ]
+            table = np.stack([
+                machine.expert_ms(layer, dense, device, self._most)
+                for layer, dense in zip(layers, self._dense, strict=True)
+            ])  # fmt: skip
             self._ways[device] = np.array(once), table
         return self._ways[device]
 

@@ -67,9 +67,9 @@ def test_a_step_on_a_card_takes_what_was_worked_out_by_hand() -> None:
         "hops": 5.4 + 5.04,  # hidden state there, logits back
         "attention": 0.1,
         "dense": 2.048,
-        "norms and sums": 0.48,
-        "calls": 6 + 4,
-        "experts on gpu0": 2 * 3 * 0.2,  # 200,000 operations take longer than 10 KiB
+        "norms and sums": 4 * 6.6 / 100,  # 6,600 values are read or written
+        "calls": 10 + 4 + 2 + 2,  # of the layer, of its experts, after its attention, and the head with its norm
+        "experts on gpu0": 2 * (3 * 0.2 + 0.08),  # 200,000 operations take longer than 10 KiB; then it is added up
         "head": 10.24,
         "step": 50,
     }
@@ -80,8 +80,26 @@ def test_experts_that_stay_on_the_cpu_cost_a_hop_there_and_back() -> None:
     shape = model()
     cost = CostModel(shape, machine(accelerator()))
     found = cost.decode(placed(shape, 0, [CPU] * 8, head=0), ONE).parts_ms
-    assert found["hops"] == pytest.approx((5.4 + 5.04 + 2 * 5.4) / 1e3)
-    assert found["experts on the CPU"] == pytest.approx(0.06944)
+    assert found["hops"] == pytest.approx((5.4 + 5.04 + 5.4 + 5) / 1e3)
+    each_us = 0.4 + 2 * 0.08  # an output on its way back, put with the others, and added up
+    assert found["experts on the CPU"] == pytest.approx(0.06944 + 2 * each_us / 1e3)
+
+
+def test_each_expert_of_a_token_sends_an_output_back() -> None:
+    times = [
+        CostModel(model(top_k=top_k), machine(accelerator(from_gb_s=0.1))).layer_ms(0, CPU, np.zeros(8, np.int8), ONE)
+        for top_k in (2, 6)
+    ]
+    assert times[1] - times[0] == pytest.approx((4 * (3 * 0.2 + 40)) / 1e3)
+
+
+def test_a_token_is_sent_as_experts_read_it() -> None:
+    plain, record = (model(sent_bytes=nbytes) for nbytes in (None, 1000))
+    times = [
+        CostModel(shape, machine(accelerator())).layer_ms(0, CPU, np.zeros(8, np.int8), ONE)
+        for shape in (plain, record)
+    ]
+    assert times[0] - times[1] == pytest.approx(3000 / 10e6)
 
 
 def test_layers_on_different_devices_hand_over() -> None:
@@ -89,7 +107,7 @@ def test_layers_on_different_devices_hand_over() -> None:
     experts = Placement.on_cpu(shape).experts
     changing = Placement(dense=(0, CPU, 0), experts=experts, embed=CPU, head=CPU)
     cost = CostModel(shape, machine(accelerator()))
-    assert cost.decode(changing, ONE).parts_ms["hops"] == pytest.approx((4 * 5.4 + 2 * 2 * 5.4) / 1e3)
+    assert cost.decode(changing, ONE).parts_ms["hops"] == pytest.approx((4 * 5.4 + 2 * (5.4 + 5)) / 1e3)
 
 
 def test_a_window_bounds_what_attention_reads() -> None:
@@ -191,7 +209,7 @@ def test_two_cards_and_the_cpu_work_at_once() -> None:
     cost = CostModel(model(num_experts=12, top_k=6), machine(*cards))
     thirds = np.repeat(np.array([CPU, 0, 1], np.int8), 4)
     alone = cost.layer_ms(0, CPU, np.full(12, CPU, np.int8), ONE)
-    dense = cost.layer_ms(0, CPU, np.full(12, 0, np.int8), ONE) - (4 + 2 * 5.4 + 6 * 30.72) / 1e3
+    dense = cost.layer_ms(0, CPU, np.full(12, 0, np.int8), ONE) - (4 + 5.4 + 5 + 6 * (30.72 + 0.4)) / 1e3
     assert cost.layer_ms(0, CPU, thirds, ONE) - dense > (alone - dense) / 3
     assert cost.layer_ms(0, CPU, thirds, ONE) - dense < (alone - dense) / 2
 

@@ -56,8 +56,8 @@ def plain(touched: Touches, served: Served, *, fetching: bool) -> tuple[list[flo
                     at = layer if fetching else at
                 cost, dense = devices.device(at), DENSE.dense[layer]
                 if at not in way:
-                    way[at] = cost.call_ms + devices.hop_ms(dense, at, STREAMS) + devices.hop_ms(at, dense, STREAMS)
-                way[at] += cost.expert_ms(SHAPE.layers[layer].expert, STREAMS)[touched.tokens[touch]]
+                    way[at] = cost.call_ms + devices.way_ms(SHAPE.layers[layer], dense, at, STREAMS)
+                way[at] += devices.expert_ms(SHAPE.layers[layer], dense, at, STREAMS)[touched.tokens[touch]]
                 way[at] += load_ms if fetching and served.loads[touch] else 0.0
             total += max(way.values())
         times.append(total)

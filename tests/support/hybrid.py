@@ -1,6 +1,6 @@
 """Models that run on a CPU with emulated accelerators: where their parts lie, and runners that move them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 from typing import Any
@@ -9,16 +9,19 @@ import numpy as np
 import torch
 from isotherm.daemon.runner import DecoderRunner, load_runner
 from isotherm.daemon.step import StepPlan
-from isotherm.experts.acceleration import Acceleration, Stream
+from isotherm.experts.acceleration import Acceleration, Note
 from isotherm.experts.host_cost import HostCost
 from isotherm.experts.hybrid_executor import HybridExecutor
 from isotherm.experts.model import Model
 from isotherm.experts.residency import Residency
 from isotherm.experts.spec import ModelSpec
 from isotherm.gpu_kernels.clock import Clock
+from isotherm.gpu_kernels.device import Accelerator
 from isotherm.gpu_kernels.device_spec import Spec
 from isotherm.gpu_kernels.emulated import Emulated
+from isotherm.gpu_kernels.kernels import Kernels
 from isotherm.gpu_kernels.reference import TorchKernels
+from isotherm.placement.machine import Machine
 from isotherm.placement.placed import Placement
 from isotherm.placement.rebalance import Swap
 from isotherm.placement.shape import CPU
@@ -75,22 +78,25 @@ def random_placement(
 def hybrid(
     model: Model,
     placement: Placement,
-    accelerators: Sequence[Emulated],
-    streams: Mapping[int, Stream] | None = None,
+    accelerators: Sequence[Accelerator],
+    *,
+    kernels: Sequence[Kernels] | None = None,
     cost: HostCost | None = None,
+    streaming: Machine | None = None,
+    note: Note | None = None,
     **limits: Any,
 ) -> Iterator[DecoderRunner]:
     """A runner whose memory on accelerators is given back, which is checked. Torch has one thread meanwhile: the ops
     of tiny models lose time by more."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    kernels = [TorchKernels() for _ in accelerators]
     acceleration = Acceleration(
-        accelerators=accelerators,  # type: ignore[arg-type]
-        kernels=kernels,  # type: ignore[arg-type]
+        accelerators=accelerators,
+        kernels=kernels or [TorchKernels() for _ in accelerators],
         placement=placement,
-        streams=streams or {},
         cost=cost,
+        streaming=streaming,
+        note=note,
     )
     try:
         runner = load_runner(model, acceleration=acceleration, **LIMITS | limits)

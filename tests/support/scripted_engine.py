@@ -3,10 +3,23 @@
 import asyncio
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
+from isotherm.daemon.errors import InvalidRequestError
 from isotherm.daemon.mailbox import Mailbox, wake
-from isotherm.daemon.messages import Failed, Finished, FinishReason, FromEngine, Submit, Token, TokenLogprobs, Usage
+from isotherm.daemon.messages import (
+    Command,
+    Failed,
+    Finished,
+    FinishReason,
+    FromEngine,
+    Submit,
+    Token,
+    TokenLogprobs,
+    Usage,
+)
 from isotherm.daemon.status import EngineStats
 from isotherm.daemon.tokenizer import Detokenizer
 
@@ -81,6 +94,11 @@ class ScriptedEngine:
         self.aborted.append((request_id, reason))
         if request_id in self.open:
             self.open[request_id].cancel()
+
+    def ask(self, command: Command) -> "Future[Any]":
+        answer: Future[Any] = Future()
+        answer.set_exception(InvalidRequestError("it only plays an engine"))
+        return answer
 
     def stats(self) -> EngineStats:
         return self.state
