@@ -25,6 +25,8 @@ from .placement_history import Move, PlacementHistory, Round, moe_layers, table,
 from .rebalance import Rebalance
 from .step import StepPlan
 
+logger = logging.getLogger(__name__)
+
 DECIDE_EVERY = 64  # decoded tokens after which it is looked whether swaps pay
 KEEP_EVERY = 1024  # decoded tokens after which the rates are written down, if no round was
 _SOON_S = 0.01  # until an idle engine looks again whether a round is written down
@@ -131,6 +133,8 @@ class Rebalancing:
             self._residency.swap(swaps)
         except ValueError as error:  # residents were moved or given up meanwhile
             self._events.record("swaps_outdated", f"{error}; they are decided anew", logging.INFO)
+        else:
+            logger.info("%d experts change places, the first since in %s", len(swaps), swaps[0].reason)
         self._due = self._automatic
 
     def _decide(self) -> None:

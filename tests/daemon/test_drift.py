@@ -8,9 +8,11 @@ from isotherm.experts.model import Model, open_model
 from isotherm.gpu_kernels.device_spec import Spec
 from isotherm.gpu_kernels.emulated import Emulated
 from isotherm.placement.rebalance import Swap
-from support.hybrid import emulated
+from isotherm.placement.shape import CPU
+from support.hybrid import emulated, placed
 from support.rebalanced import (
     EXPERT_BYTES,
+    EXPERTS,
     RULES,
     ask,
     dead_after,
@@ -66,6 +68,24 @@ def test_experts_follow_the_traffic(
     begun = [step for step in rounds if step < len(took)]
     quiet = np.delete(took, begun)
     assert took[begun].max() <= quiet.max() + RULES.step_bytes / EXPERT_BYTES * EXPERT_MS / 1e3
+
+
+def test_experts_move_on_two_accelerators_one_of_which_has_a_layer(
+    model: Model, talk: tuple[list[int], list[int]], tmp_path: Path
+) -> None:
+    experts = [np.repeat(np.array([0, 1, CPU, CPU], np.int8), EXPERTS // 4)] * 2
+    planned = placed(model.spec, experts, dense=(CPU, CPU, 1, 0))
+    cards = emulated(8 * MIB, 4 * MIB, late=9)
+    with rebalanced(model, cards, tmp_path / "history.json", planned) as served:
+        for topic in reversed(talk):
+            assert ask(served.client, topic, 3, TOKENS) == said_by_the_cpu(model, topic, 3, TOKENS)
+        served.residency.settle(wait=True)
+        served.residency.check_integrity()
+        for layer, where in enumerate(served.residency.where):
+            assert [int((where == device).sum()) for device in (0, 1)] == [EXPERTS // 4] * 2
+            moved = where != planned.experts[layer]
+            assert {int(device) for device in where[moved]} == {0, 1, CPU}
+    assert served.events.counts() == {}
 
 
 @pytest.mark.parametrize("moment", ["writing", "swapping"])

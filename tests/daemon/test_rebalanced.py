@@ -12,6 +12,7 @@ from isotherm.daemon.errors import InvalidRequestError
 from isotherm.daemon.paths import hardware_file, placement_file
 from isotherm.daemon.placement_history import load_history
 from isotherm.daemon.rebalance import Rebalance
+from isotherm.daemon.vram import SetVram
 from isotherm.placement.plan_file import save_plan
 from isotherm.placement.shape import CPU
 from support.accelerated import CARD, assembled, config, plan_of
@@ -85,6 +86,21 @@ def test_experts_are_moved_when_that_is_asked_for_and_moved_back(plan: Path) -> 
         ask(assembly, dry_run=False, back=True)
         until(lambda: not ask(assembly)["under_way"])
         assert where(assembly) == HOT
+
+
+def test_memory_can_be_given_back_and_taken_again_meanwhile(plan: Path) -> None:
+    with serving(plan) as assembly:
+        residency, client = residency_of(assembly.runner), assembly.engine.client
+        (card,) = residency.accelerators
+        limits = card.used_bytes, card.used_bytes - residency.nbytes(0) // 2
+        said = [say(assembly, str(n)) for n in range(4)]
+        for limit in (limits[1], None, limits[1], None):
+            client.ask(SetVram(limits={"gpu0": limit})).result(PATIENCE_S)
+            assert [say(assembly, str(n)) for n in range(4)] == said
+        until(lambda: where(assembly).count(0) == HOT.count(0))
+        assert not {"attendant_stopped", "accelerator_lost"} & set(assembly.engine.events.counts())
+        until(lambda: not ask(assembly)["under_way"])
+        residency.check_integrity()
 
 
 def test_nothing_moves_where_nothing_is_known_of_the_machine(plan: Path) -> None:
