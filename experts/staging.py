@@ -52,7 +52,9 @@ class Staging:
         self._told[: len(groups)] = SENTINEL
         for table, group in zip(self._told, groups, strict=False):
             table[list(group)] = torch.arange(len(group), dtype=torch.int32)
-        self._accelerator.wait("to", self._accelerator.record("compute"))  # nothing still reads those of another layer
+        for left in self._left:  # nothing still reads those of another layer
+            if left is not None:
+                self._accelerator.wait("to", left)
         self._accelerator.copy(self._tables[: len(groups)], self._told[: len(groups)], "to")
         self._copied = self._accelerator.record("to")
         self._accelerator.wait("compute", self._copied)

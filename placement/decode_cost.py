@@ -9,18 +9,18 @@ from .device_cost import Floats
 from .expert_cost import NO_TIME, ExpertTime
 from .machine import Machine
 from .placed import Placement, Traffic
-from .shape import LayerShape
 from .times import Times
 from .touch import Demand
 
 Demands = Callable[[int, int], Demand]  # of a layer and a number of tokens
+_HEAD_LAUNCHES = 4  # norm and product, and two by which tokens are left out whose logits nobody wants
 
 
-def add_ends(times: Times, machine: Machine, placement: Placement) -> None:
-    """The embedding, what it is told of the step, and the ops after the last layer's attention and after its end."""
-    embed, last, head = (machine.device(each) for each in (placement.embed, placement.dense[-1], placement.head))
-    times.add("hops", embed.send_ms(0, 0))
-    times.add("calls", embed.launch_ms + 2 * last.launch_ms + 2 * head.launch_ms)
+def add_start(times: Times, machine: Machine, device: int) -> None:
+    """What a step takes that is no layer's, and the embedding with what its device is told of the step."""
+    cost = machine.device(device)
+    times.add("hops", cost.send_ms(0, 0))
+    times.add("calls", cost.launch_ms)
     times.add("step", machine.cpu.step_ms)
 
 
@@ -28,6 +28,7 @@ def add_head(times: Times, machine: Machine, device: int, tokens: int) -> None:
     """The logits of so many tokens, and their way to the sampler."""
     cost, head = machine.device(device), machine.shape.head
     times.add("head", cost.products_ms((head,), tokens))
+    times.add("calls", _HEAD_LAUNCHES * cost.launch_ms)
     times.add("hops", cost.fetch_ms(tokens, head.rows))
 
 
@@ -40,15 +41,14 @@ class DecodeCost:
     def step(self, placement: Placement, traffic: Traffic) -> Times:
         machine, shape, streams, times = self._machine, self._shape, traffic.streams, Times()
         at = placement.embed
-        for number, layer in enumerate(shape.layers):
-            device = placement.dense[number]
+        for number, device in enumerate(placement.dense):
             times.add("hops", machine.hop_ms(at, device, streams))
-            self._add_dense(times, layer, device, traffic)
+            self._add_dense(times, number, device, traffic)
             times.add_experts(self.experts(number, device, placement.experts[number], streams))
             at = device
         times.add("hops", machine.hop_ms(at, placement.head, streams))
         add_head(times, machine, placement.head, streams)
-        add_ends(times, machine, placement)
+        add_start(times, machine, placement.embed)
         return times
 
     def layer_ms(self, number: int, device: int, resident: NDArray[np.int8], traffic: Traffic) -> float:
@@ -57,11 +57,11 @@ class DecodeCost:
     def dense_ms(self, number: int, device: int, traffic: Traffic) -> float:
         """Of all but the experts."""
         times = Times()
-        self._add_dense(times, self._shape.layers[number], device, traffic)
+        self._add_dense(times, number, device, traffic)
         return times.total_ms
 
-    def _add_dense(self, times: Times, layer: LayerShape, device: int, traffic: Traffic) -> None:
-        cost, streams = self._machine.device(device), traffic.streams
+    def _add_dense(self, times: Times, number: int, device: int, traffic: Traffic) -> None:
+        cost, layer, streams = self._machine.device(device), self._shape.layers[number], traffic.streams
         times.add("attention", cost.context_ms(self._shape, layer, streams, traffic.context))
         times.add("dense", cost.products_ms(layer.dense, streams))
         times.add("norms and sums", cost.values_ms(self._shape, streams))

@@ -106,7 +106,8 @@ class ExpertCost:
             sums[devices.index(number), :, 1:] += sign * np.cumsum(self._moments[number][:, order], axis=1)
         untouched = np.cumprod(self._demand.chances[order[::-1], 0])[::-1]
         once = np.array([[self._branches[number].once_ms] for number in devices])
-        return self._longest(devices, sums, np.append(1 - untouched, 0.0), once).mean
+        mean: Floats = self._longest(devices, sums, np.append(1 - untouched, 0.0), once).mean
+        return mean
 
     @property
     def demand(self) -> Demand:

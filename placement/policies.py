@@ -6,7 +6,7 @@ from itertools import permutations
 
 import numpy as np
 
-from .decode_cost import add_head
+from .decode_cost import add_head, add_start
 from .machine import Machine
 from .menu import Menu, Task, Way, coarse, cost_of_ways, end_menu, layer_ways, menu_of, menu_of_ways, with_disk
 from .options import Floats, Ints
@@ -41,11 +41,12 @@ def static_parts(task: Task) -> Parts:
             alike[layer] = with_disk(task, number, menu) if disk else menu
         menus.append(alike[layer])
     machine = Machine(cost.hardware, shape)
-    heads = [Times() for _ in task.devices]
-    for times, device in zip(heads, task.devices, strict=True):
-        add_head(times, machine, device, task.traffic.streams)
+    starts, heads = ([Times() for _ in task.devices] for _ in range(2))
+    for start, head, device in zip(starts, heads, task.devices, strict=True):
+        add_head(head, machine, device, task.traffic.streams)
+        add_start(start, machine, device)
     # The embedding is looked up, not multiplied; what a step takes anyhow is counted with it.
-    embed = end_menu(task, shape.embed.nbytes, [machine.cpu.step_ms] * len(heads))
+    embed = end_menu(task, shape.embed.nbytes, [times.total_ms for times in starts])
     return [embed, *menus, end_menu(task, shape.head.nbytes, [times.total_ms for times in heads])]
 
 

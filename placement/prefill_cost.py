@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .decode_cost import Demands, add_ends, add_head
+from .decode_cost import Demands, add_head, add_start
 from .expert_cost import NO_TIME, ExpertCost, ExpertTime
 from .machine import Machine
 from .placed import Placement, Traffic
@@ -42,7 +42,7 @@ class PrefillCost:
         for start, tokens in chunks_of(traffic):
             self._add_layers(times, placement, start, tokens, staging)
             self._add_last(times, placement, start, tokens, wanted=start + tokens == traffic.prompt)
-            add_ends(times, self._machine, placement)
+            add_start(times, self._machine, placement.embed)
         return times
 
     def _add_layers(self, times: Times, placement: Placement, start: int, tokens: int, staging: bool) -> None:

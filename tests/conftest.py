@@ -1,9 +1,14 @@
-"""Fixtures of all tests."""
+"""What all tests share."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from isotherm.experts import store
+
+# Triton's kernels run in its interpreter, which works on NumPy arrays and needs no graphics card. Triton asks for this
+# as soon as it is imported, and some libraries do so.
+os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(scope="session", autouse=True)

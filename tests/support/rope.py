@@ -2,7 +2,7 @@
 
 import numpy as np
 from isotherm.cpu_kernels import kv_reference, reference
-from isotherm.cpu_kernels.descriptor import N_TOKENS
+from isotherm.cpu_kernels.descriptor import N_LOGITS, N_TOKENS
 from isotherm.cpu_kernels.kv_layout import KV_KINDS, key_bytes, padded_head, part_bytes
 from isotherm.cpu_kernels.layout import KV_BLOCK
 from isotherm.cpu_kernels.rope import FIELDS, NO_NORM, NORM_ALL_HEADS, NORM_EACH_HEAD, rope_store
@@ -33,8 +33,8 @@ class Case:
             setattr(part, name, getattr(self, name)[chosen].copy())
         return part
 
-    def run(self, mode=NO_NORM, scale=1.0, kind="f32", threads=1, clip=0.0):
-        """(q, cache) of the kernel."""
+    def run(self, mode=NO_NORM, scale=1.0, kind="f32", threads=1, clip=0.0, wanted=None):
+        """(q, cache) of the kernel. wanted: int64, the tokens whose q matters; all if it is not given."""
         q, k, v = self.q.copy(), self.k.copy(), self.v.copy()
         _, kv_heads, head_dim = self.shape
         cache = np.zeros((BLOCKS, kv_heads, part_bytes(kind, head_dim)), np.uint8)
@@ -46,7 +46,9 @@ class Case:
         fields |= {"positions": self.positions, "slots": self.slots, "k_cache": cache}
         fields |= {"v_cache": cache.ctypes.data + key_bytes(kind, head_dim), "kv_kind": KV_KINDS[kind].number}
         fields |= {"block_bytes": cache.strides[0], "head_bytes": cache.strides[1]}
-        run_op(rope_store, FIELDS, fields, step={N_TOKENS: len(q)}, threads=threads)
+        fields |= {"count_slot": N_TOKENS if wanted is None else N_LOGITS, "rows": 0 if wanted is None else wanted}
+        step = {N_TOKENS: len(q), N_LOGITS: 0 if wanted is None else len(wanted)}
+        run_op(rope_store, FIELDS, fields, step=step, threads=threads)
         return q, cache
 
     def run_floats(self, mode=NO_NORM, scale=1.0):
