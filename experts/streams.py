@@ -18,6 +18,7 @@ from .staging import Group, Staging, groups_of
 
 Indices = NDArray[np.int64]
 
+
 @dataclass(frozen=True, slots=True)
 class Streamed:
     """Experts on their way to a card, in groups. lies: int8 [pairs], the device that computes each pair."""
