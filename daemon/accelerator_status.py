@@ -37,7 +37,7 @@ class AcceleratorStatus:
         }
 
     def _predicted(self, placement: Placement) -> dict[str, Any]:
-        """as_planned: the numbers are the plan's; else they are for where experts lie now, None until they are there."""
+        """as_planned: the numbers are the plan's; else for where experts lie now, None until they are known."""
         plan, traffic = self._plan, self._plan.traffic
         of, decode, prefill = self._foretold
         as_planned = _same(placement, plan.placement)
