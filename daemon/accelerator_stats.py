@@ -21,8 +21,8 @@ class DeviceStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceleratorStats:
-    """experts, hits: of the CPU. given_back_bytes: RAM that experts on accelerators do not take any more. decode_tok_s, prefill_tok_s: of recent steps that did only that, on the accelerators'
-    clock; None before there were any."""
+    """experts, hits: of the CPU. given_back_bytes: RAM that experts on accelerators do not take any more. decode_tok_s,
+    prefill_tok_s: of recent steps that did only that, on the accelerators' clock; None before there were any."""
 
     devices: tuple[DeviceStats, ...]
     experts: int

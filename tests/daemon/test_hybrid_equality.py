@@ -134,12 +134,10 @@ def test_any_placement_on_two_accelerators_of_unequal_size(name: str, seed: int,
     same(name, [0.5, 0.25], seed=seed, anywhere=seed > 1)
 
 
-def test_any_of_twenty_placements(same: Callable[..., None]) -> None:
-    """Shares at random, and dense parts anywhere."""
-    rng = np.random.default_rng(20)
-    for seed in range(100, 120):
-        first, second, _ = rng.dirichlet((1, 1, 1))
-        same("qwen3_moe", [first, second], seed=seed, anywhere=True)
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_any_placement_with_any_shares(seed: int, same: Callable[..., None]) -> None:
+    first, second, _ = np.random.default_rng(seed).dirichlet((1, 1, 1))
+    same("qwen3_moe", [first, second], seed=seed, anywhere=True)
 
 
 @pytest.mark.parametrize("home", [CPU, 0])
