@@ -44,9 +44,9 @@ serve: setup
 stop:
 	@test ! -x $(BIN)/isotherm || $(BIN)/isotherm stop --port $(PORT) || test $$? -eq 6
 
-# In as many processes as there are cores, a file's tests in one of them.
+# In as many processes as there are cores, a file in one of them; in their order, since the longest are among the first.
 test: setup
-	$(BIN)/pytest -n auto --dist loadfile
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # The repository is the package: this link gives mypy and import-linter a folder that holds it by its name.
 $(ROOT)/isotherm:
