@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
@@ -111,12 +111,16 @@ class Cuda:
 
     def lock(self, memory: torch.Tensor) -> bool:
         self._check_call("lock memory")
-        runtime = self._torch.cuda.cudart()
-        with self._torch.cuda.device(self._number):
-            tries = [runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE | _READ_ONLY)]
-            if int(tries[0]) != 0:
-                tries.append(runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE))
-        return int(tries[-1]) in (0, _ALREADY)
+        register = self._torch.cuda.cudart().cudaHostRegister
+        for flags in (_PORTABLE | _READ_ONLY, _PORTABLE):
+            error = int(register(memory.data_ptr(), memory.nbytes, flags))
+            if error == 0:
+                return True
+            with suppress(RuntimeError):  # the refusal, which torch tells of at its next kernel
+                self._torch.empty((1,), dtype=torch.uint8, device=self.tensors).fill_(0)
+            if error == _ALREADY:  # for another card
+                return True
+        return False
 
     def unlock(self, memory: torch.Tensor) -> None:
         self._torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())

@@ -39,7 +39,7 @@ class DecodeCost:
         self._machine, self._shape, self._demands = machine, machine.shape, demands
 
     def step(self, placement: Placement, traffic: Traffic) -> Times:
-        machine, shape, streams, times = self._machine, self._shape, traffic.streams, Times()
+        machine, streams, times = self._machine, traffic.streams, Times()
         at = placement.embed
         for number, device in enumerate(placement.dense):
             times.add("hops", machine.hop_ms(at, device, streams))

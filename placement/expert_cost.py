@@ -120,7 +120,8 @@ class ExpertCost:
 
     def mean_ms(self, device: int) -> Floats:
         """float64 [experts]: of each, if it lies on the device."""
-        return self._moments[device][0]
+        mean: Floats = self._moments[device][0]
+        return mean
 
     def _longest(self, devices: list[int], sums: Floats, called: Floats, once: Floats) -> Longest:
         """sums: float64 [devices, 3, points] of moments; called: float64 [points], that the CPU is called at all; once:

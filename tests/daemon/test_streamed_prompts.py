@@ -78,8 +78,18 @@ def test_streaming_begins_at_the_break_even(model: Model) -> None:
 
 
 @pytest.mark.parametrize("late", [None, 1, 2])
-@pytest.mark.parametrize("dense", [HOME, GUEST, (CPU, 0, CPU, 0, CPU)], ids=["home", "guest", "some layers"])
-def test_streaming_changes_no_bit(dense: tuple[int, ...], late: int | None, model: Model) -> None:
+@pytest.mark.parametrize(
+    "dense, shares",
+    [
+        (HOME, [0.3]),
+        (GUEST, [0.3]),
+        ((CPU, 0, CPU, 0, CPU), [0.3]),
+        (GUEST, [0.2, 0.3]),
+        ((0, 1, CPU, 0, 1), [0.2, 0.3]),
+    ],
+    ids=["home", "guest", "some layers", "two cards", "everywhere"],
+)
+def test_streaming_changes_no_bit(dense: tuple[int, ...], shares: list[float], late: int | None, model: Model) -> None:
     rng = np.random.default_rng(1)
     tokens = rng.integers(0, VOCAB_SIZE, 3 * CHUNK // 2).tolist()
     steps = [
@@ -91,8 +101,8 @@ def test_streaming_changes_no_bit(dense: tuple[int, ...], late: int | None, mode
     ]  # fmt: skip
     with engine(model.checkpoint.path, **LIMITS) as alone:
         expected = [alone.execute(step).copy() for step in steps]
-    placement = random_placement(model.spec, [0.3], seed=5, dense=dense)
-    with timed(model, placement, cpu_times=SLOW_CPU, streaming=True, late=late) as machine:
+    placement = random_placement(model.spec, shares, seed=5, dense=dense)
+    with timed(model, placement, [{} for _ in shares], SLOW_CPU, streaming=True, late=late) as machine:
         for step, logits in zip(steps, expected, strict=True):
             np.testing.assert_array_equal(machine.runner.execute(step), logits)
         assert streamed(machine) > 0

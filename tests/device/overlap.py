@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from isotherm.daemon.runner import DecoderRunner
 from isotherm.daemon.step import Chunk, StepPlan
-from isotherm.gpu_kernels.device import Accelerator, Cost
+from isotherm.gpu_kernels.device import Accelerator, Cost, Event
 
 _BYTES = 1 << 24  # that a launch fills
 
@@ -39,9 +39,7 @@ def overlap(accelerator: Accelerator, runner: DecoderRunner, tokens: int) -> Ove
         launches = max(1, round(cpu / _card_seconds(accelerator, memory, 64) * 64))
         card = _card_seconds(accelerator, memory, launches)
         before = accelerator.now()
-        first = accelerator.record("compute")
-        _launch(accelerator, memory, launches)
-        last = accelerator.record("compute")
+        first, last = _work(accelerator, memory, launches)
         runner.execute(plan)
         accelerator.synchronise(last)
         both = max(accelerator.now() - before, last.since(first))
@@ -51,13 +49,16 @@ def overlap(accelerator: Accelerator, runner: DecoderRunner, tokens: int) -> Ove
 
 
 def _card_seconds(accelerator: Accelerator, memory: torch.Tensor, launches: int) -> float:
-    first = accelerator.record("compute")
-    _launch(accelerator, memory, launches)
-    last = accelerator.record("compute")
+    first, last = _work(accelerator, memory, launches)
     accelerator.synchronise(last)
     return last.since(first)
 
 
-def _launch(accelerator: Accelerator, memory: torch.Tensor, launches: int) -> None:
-    for _ in range(launches):
-        accelerator.launch(partial(memory.fill_, 1), Cost(float(memory.numel())))
+def _work(accelerator: Accelerator, memory: torch.Tensor, launches: int) -> tuple[Event, Event]:
+    """Queue it; events before and after, the first of which comes when the card is at work already."""
+    events = []
+    for count in (1, launches):
+        for _ in range(count):
+            accelerator.launch(partial(memory.fill_, 1), Cost(float(memory.numel())))
+        events.append(accelerator.record("compute"))
+    return events[0], events[1]

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from isotherm.cpu_kernels.layout import KV_BLOCK
 from isotherm.cpu_kernels.seating import Seating
+from isotherm.daemon.choices import StepRows
 from isotherm.daemon.runner import DecoderRunner
 from isotherm.daemon.step import Chunk, StepPlan
 from isotherm.experts.acceleration import Acceleration
@@ -23,6 +24,7 @@ from isotherm.placement.hardware import HardwareProfile
 from isotherm.placement.machine import Machine
 from isotherm.placement.placed import Placement, Traffic
 from isotherm.placement.shape import CPU, ModelShape
+from isotherm.placement.trace_builder import TraceBuilder
 
 KIND, KV = "q4", "int16"
 CONTEXT = 1024
@@ -57,7 +59,7 @@ WAYS = (
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """hardware: the machine's profile, None if there is none."""
+    """hardware: the machine's profile, None if there is none. Predictions know what the timed steps chose."""
 
     spec: ModelSpec
     weights: PackedWeights
@@ -67,6 +69,7 @@ class Bench:
     seating: Seating
     hardware: HardwareProfile | None
     modelled: bool
+    builders: list[TraceBuilder] = field(default_factory=list)  # of what the steps of each runner chose
 
     @classmethod
     def of(
@@ -90,6 +93,10 @@ class Bench:
         blocks = 8 * CONTEXT // KV_BLOCK
         limits = StepLimits(tokens, 8, CONTEXT // KV_BLOCK)
         cache = KvStore(self.spec, blocks, KV)
+        routing = self.spec.routing
+        assert routing is not None
+        layers = tuple(range(self.spec.num_layers))
+        self.builders.append(TraceBuilder("", layers, routing.num_experts, routing.top_k))
         runner = DecoderRunner(self.spec, self.weights, cache, limits, blocks, self.seating, acceleration)
         try:
             yield runner
@@ -110,21 +117,29 @@ class Bench:
     def prefill_rate(self, runner: DecoderRunner, prompt: int, repeats: int) -> float:
         """Tokens a second of one step; the first repeat is not counted."""
         tokens = np.random.default_rng(prompt).integers(0, self.spec.vocab_size, prompt).tolist()
-        chunk = Chunk("a", tokens, 0, _lane(0, prompt), True)
+        chunk = Chunk("0", tokens, 0, _lane(0, prompt), True)
         times = [self._seconds(runner, [chunk]) for _ in range(repeats + 1)]
         return prompt / float(np.median(times[1:]))
 
     def predicted(self, way: Way, traffic: Traffic) -> tuple[float, float] | None:
-        """Tokens a second of decode and of prefill, by the cost model without a trace."""
+        """Tokens a second of decode and of prefill, by the cost model and what the last runner chose."""
         if self.hardware is None:
             return None
-        cost, placement = CostModel(self.shape, self.hardware), way.placement(self.spec)
+        cost, placement = CostModel(self.shape, self.hardware, self.builders[-1].trace()), way.placement(self.spec)
         return cost.decode(placement, traffic).value, cost.prefill(placement, traffic, staging=way.streams).value
 
     def _seconds(self, runner: DecoderRunner, chunks: Sequence[Chunk]) -> float:
         before = self.accelerator.now()
         runner.execute(StepPlan(tuple(chunks)))
-        return self.accelerator.now() - before
+        seconds = self.accelerator.now() - before
+        choices, rows = runner.choices(), StepRows.of(chunks)
+        assert choices is not None
+        if len(rows.decode):
+            owners = np.array([int(chunk.request_id) for chunk in chunks], np.int64)
+            self.builders[-1].add_decode(*choices.decode(rows), owners)
+        else:
+            self.builders[-1].add_prefill(*choices.prefill(rows))
+        return seconds
 
 
 def _lane(number: int, length: int) -> tuple[int, ...]:

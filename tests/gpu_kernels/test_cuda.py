@@ -179,3 +179,19 @@ def test_events_tell_the_time_between_them(fake: FakeTorch, card: Cuda) -> None:
     card.synchronise(first)
     card.synchronise(second)
     assert second.since(first) == pytest.approx(0.5)
+
+
+def test_host_memory_is_locked_and_unlocked(fake: FakeTorch, card: Cuda) -> None:
+    memory = torch.zeros(100, dtype=torch.uint8)
+    assert card.lock(memory)
+    assert fake.locked == [memory.data_ptr()]
+    card.unlock(memory)
+    assert fake.locked == []
+
+
+@pytest.mark.parametrize(
+    "refusals, granted", [({9: 801}, True), ({9: 1, 1: 1}, False), ({9: 712}, True)], ids=["retry", "never", "before"]
+)
+def test_a_driver_may_refuse_to_lock(refusals: dict[int, int], granted: bool, fake: FakeTorch, card: Cuda) -> None:
+    fake.refusals = refusals
+    assert card.lock(torch.zeros(100, dtype=torch.uint8)) == granted

@@ -80,7 +80,8 @@ class FakeClock:
 
 class FakeTorch:
     """For `Cuda(library=...)`. free: bytes that torch could still have; error: what the next call to the card raises,
-    and all after it; copies: the stream of each and whether the host went on; streams: in the order of their making."""
+    and all after it; copies: the stream of each and whether the host went on; streams: in the order of their making;
+    locked, refusals: of host memory."""
 
     OutOfMemoryError, AcceleratorError = OutOfMemoryError, AcceleratorError
 
@@ -94,6 +95,8 @@ class FakeTorch:
         self.copies: list[tuple[FakeStream | None, bool]] = []
         self.kept_for: list[FakeStream] = []  # streams that memory was kept for when it was released
         self.emptied = 0
+        self.locked: list[int] = []  # addresses
+        self.refusals: dict[int, int] = {}  # the error for flags of a lock
         self._tensor = _tensor_class(self)
         self.cuda = SimpleNamespace(
             is_available=lambda: cards > 0,
@@ -105,7 +108,14 @@ class FakeTorch:
             empty_cache=self._empty_cache,
             CUDAGraph=self._graph,
             graph=self._capture,
+            cudart=lambda: SimpleNamespace(cudaHostRegister=self._register, cudaHostUnregister=self.locked.remove),
         )
+
+    def _register(self, address: int, nbytes: int, flags: int) -> int:
+        error = self.refusals.get(flags, 0)
+        if not error:
+            self.locked.append(address)
+        return error
 
     def device(self, name: str, number: int) -> str:
         return f"{name}:{number}"
