@@ -13,8 +13,7 @@ from ..experts.outline import outline
 from ..experts.progress import Progress
 from ..gpu_kernels.device import Accelerator, DeviceError
 from ..gpu_kernels.device_spec import Spec
-from ..gpu_kernels.devices import open_devices, parse_device
-from ..gpu_kernels.reference import TorchKernels
+from ..gpu_kernels.devices import kernels_for, open_devices, parse_device
 from ..gpu_kernels.sizes import size_text
 from ..placement.cost import CostModel
 from ..placement.hardware import AcceleratorProfile, Estimate, HardwareProfile
@@ -49,7 +48,7 @@ class Accelerated:
         """note: is told what has to be given up."""
         return Acceleration(
             accelerators=self.devices,
-            kernels=[TorchKernels() for _ in self.devices],
+            kernels=[kernels_for(device, note) for device in self.devices],
             placement=self.rebalanced.placement,
             note=note,
             cost=HostCost(self.cost.shape, self.cost.hardware.cpu) if self.cost and self.modelled else None,

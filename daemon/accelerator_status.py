@@ -1,5 +1,6 @@
 """What `isotherm status` tells of accelerators: who has what, how it is used, and the foretold beside the measured."""
 
+import threading
 from dataclasses import asdict
 from typing import Any
 
@@ -9,6 +10,7 @@ from ..placement.cost import CostModel
 from ..placement.placed import Placement
 from ..placement.plan import Plan, Rate
 from .accelerator_keeper import AcceleratorKeeper, device_json, ram_json
+from .machine import lower_priority
 
 
 class AcceleratorStatus:
@@ -16,7 +18,12 @@ class AcceleratorStatus:
 
     def __init__(self, keeper: AcceleratorKeeper, plan: Plan, cost: CostModel | None) -> None:
         self._keeper, self._plan, self._cost = keeper, plan, cost
-        self._foretold: tuple[bytes, dict[str, Any]] | None = None  # of the last placement
+        self._foretold: tuple[Placement, Rate | None, Rate | None] = (
+            plan.placement,
+            plan.predicted_decode_tok_s,
+            plan.predicted_prefill_tok_s,
+        )
+        self._foretelling: threading.Thread | None = None
 
     def show(self) -> dict[str, Any]:
         """Sizes in bytes, speeds in tokens a second."""
@@ -30,20 +37,15 @@ class AcceleratorStatus:
         }
 
     def _predicted(self, placement: Placement) -> dict[str, Any]:
-        """as_planned: the numbers are the plan's; else those of where experts lie now, or None."""
-        key = b"".join(experts.tobytes() for experts in placement.experts)
-        if self._foretold is None or self._foretold[0] != key:
-            self._foretold = key, self._compute(placement)
-        return self._foretold[1]
-
-    def _compute(self, placement: Placement) -> dict[str, Any]:
+        """as_planned: the numbers are the plan's; else for where experts lie now, None until they are known."""
         plan, traffic = self._plan, self._plan.traffic
-        as_planned = all(map(np.array_equal, placement.experts, plan.placement.experts))
-        decode: Rate | None = plan.predicted_decode_tok_s
-        prefill: Rate | None = plan.predicted_prefill_tok_s
-        if not as_planned:
-            decode = Rate.of(self._cost.decode(placement, traffic)) if self._cost else None
-            prefill = Rate.of(self._cost.prefill(placement, traffic)) if self._cost else None
+        of, decode, prefill = self._foretold
+        as_planned = _same(placement, plan.placement)
+        if as_planned:
+            decode, prefill = plan.predicted_decode_tok_s, plan.predicted_prefill_tok_s
+        elif not _same(placement, of):
+            decode = prefill = None
+            self._foretell(placement)
         return {
             "as_planned": as_planned,
             "streams": traffic.streams,
@@ -52,3 +54,21 @@ class AcceleratorStatus:
             "decode_tok_s": None if decode is None else asdict(decode),
             "prefill_tok_s": None if prefill is None else asdict(prefill),
         }
+
+    def _foretell(self, placement: Placement) -> None:
+        """Beside: for a large model it takes seconds, in which whoever asks would hold up all answers."""
+        busy = self._foretelling is not None and self._foretelling.is_alive()
+        if self._cost is None or busy:
+            return
+        args = self._cost, placement
+        self._foretelling = threading.Thread(target=self._compute, args=args, name="isotherm-foretell", daemon=True)
+        self._foretelling.start()
+
+    def _compute(self, cost: CostModel, placement: Placement) -> None:
+        lower_priority()
+        decode = Rate.of(cost.decode(placement, self._plan.traffic))
+        self._foretold = placement, decode, Rate.of(cost.prefill(placement, self._plan.traffic))
+
+
+def _same(one: Placement, other: Placement) -> bool:
+    return all(map(np.array_equal, one.experts, other.experts))

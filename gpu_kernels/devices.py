@@ -1,6 +1,6 @@
 """Which accelerators there are, and how one is opened by its name."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -12,6 +12,9 @@ from .device import Accelerator, DeviceError
 from .device_spec import Spec, parse_spec
 from .emulated import Emulated
 from .faults import Faults
+from .kernels import Kernels
+from .reference import TorchKernels
+from .triton_kernels import triton_kernels
 
 EMULATED = "emulated"
 
@@ -55,3 +58,15 @@ def open_devices(whats: Sequence[str | Spec]) -> tuple[Accelerator, ...]:
             remedy = "give one of them number=1" if name.startswith(EMULATED) else "name each card once"
             raise DeviceError(f"there are two of {name}: {remedy}")
     return devices
+
+
+def kernels_for(device: Accelerator, note: Callable[[str, str], None]) -> Kernels:
+    """Triton's for a card, the definitions of the ops for an emulated one. `note(name, detail)` is told where a card
+    has to do with the definitions, too."""
+    if device.tensors.type == "cpu":
+        return TorchKernels()
+    try:
+        return triton_kernels()
+    except DeviceError as error:
+        note("torch_kernels", f"{device.name} runs the slow definitions of its kernels: {error}")
+        return TorchKernels()

@@ -101,6 +101,7 @@ def test_memory_is_given_back_and_taken_again_and_no_answer_changes(assembly: As
     given = limited(assembly, fixed)
     assert (given["used_bytes"], given["limit_bytes"], given["experts"]) == (fixed, fixed, 0)
     assert card_of(assembly).used_bytes == fixed and hot(assembly) == [CPU] * 8
+    until(lambda: assembly.accelerators.show()["predicted"]["decode_tok_s"] is not None)
     foretold = assembly.accelerators.show()["predicted"]
     assert not foretold["as_planned"] and foretold["decode_tok_s"]["value"] > 0
     assert say(assembly, "b") == expected

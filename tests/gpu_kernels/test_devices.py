@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from isotherm.gpu_kernels import triton_kernels as triton_kernels_module
 from isotherm.gpu_kernels.device import Cost, DeviceError
 from isotherm.gpu_kernels.device_spec import Spec
-from isotherm.gpu_kernels.devices import list_devices, open_device, open_devices, parse_device
+from isotherm.gpu_kernels.devices import kernels_for, list_devices, open_device, open_devices, parse_device
 from isotherm.gpu_kernels.emulated import Emulated
+from isotherm.gpu_kernels.reference import TorchKernels
 
 
 def cards(count: int) -> Any:
@@ -96,3 +98,19 @@ def test_devices_opened_together_have_one_clock() -> None:
 def test_two_of_one_name_are_refused() -> None:
     with pytest.raises(DeviceError, match="two of emulated:0: give one of them number=1"):
         open_devices(["emulated", "emulated:vram=1GiB"])
+
+
+def test_a_card_gets_triton_kernels_and_an_emulated_device_the_definitions() -> None:
+    told: list[str] = []
+    card: Any = SimpleNamespace(name="cuda:0", tensors=torch.device("cuda", 0))
+    assert type(kernels_for(card, lambda name, detail: told.append(name))).__name__ == "TritonKernels"
+    assert isinstance(kernels_for(Emulated(), lambda name, detail: told.append(name)), TorchKernels)
+    assert not told
+
+
+def test_a_card_without_triton_runs_the_definitions_and_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_kernels_module, "find_spec", lambda name: None)
+    told: list[tuple[str, str]] = []
+    card: Any = SimpleNamespace(name="cuda:0", tensors=torch.device("cuda", 0))
+    assert isinstance(kernels_for(card, lambda *note: told.append(note)), TorchKernels)
+    assert told[0][0] == "torch_kernels" and "pip install 'isotherm[gpu]'" in told[0][1]
