@@ -129,7 +129,7 @@ class AcceleratorKeeper:
             "head": device_name(placement.head),
             "layers": layers,
             "devices": [device_json(device) for device in self._stats.devices],
-            RAM: {"experts": self._stats.experts, "hits": self._stats.hits},
+            RAM: ram_json(self._stats),
         }
 
     def _snapshot(self) -> AcceleratorStats:
@@ -152,6 +152,7 @@ class AcceleratorKeeper:
             ),
             experts=int(counts[CPU + 1]),
             hits=int(hits[CPU + 1]),
+            given_back_bytes=residency.given_back_bytes,
             decode_tok_s=self._decode.rate,
             prefill_tok_s=self._prefill.rate,
         )
@@ -160,3 +161,8 @@ class AcceleratorKeeper:
 def device_json(device: DeviceStats) -> dict[str, Any]:
     """As operators are told."""
     return {name: getattr(device, name) for name in DeviceStats.__slots__}
+
+
+def ram_json(stats: AcceleratorStats) -> dict[str, int]:
+    """As operators are told."""
+    return {name: getattr(stats, name) for name in ("experts", "hits", "given_back_bytes")}

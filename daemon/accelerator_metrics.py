@@ -53,3 +53,6 @@ class AcceleratorMetrics(Collector):
         yield experts
         yield hits
         yield memory
+        yield GaugeMetricFamily(
+            "isotherm_ram_given_back_bytes", "Memory of weights that only accelerators use", stats.given_back_bytes
+        )

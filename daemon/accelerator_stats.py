@@ -21,12 +21,13 @@ class DeviceStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceleratorStats:
-    """experts, hits: of the CPU. decode_tok_s, prefill_tok_s: of recent steps that did only that, on the accelerators'
-    clock; None before there were any."""
+    """experts, hits: of the CPU. given_back_bytes: RAM that experts on accelerators do not take any more. decode_tok_s,
+    prefill_tok_s: of recent steps that did only that, on the accelerators' clock; None before there were any."""
 
     devices: tuple[DeviceStats, ...]
     experts: int
     hits: int
+    given_back_bytes: int
     decode_tok_s: float | None = None
     prefill_tok_s: float | None = None
 

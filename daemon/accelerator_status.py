@@ -9,7 +9,7 @@ import numpy as np
 from ..placement.cost import CostModel
 from ..placement.placed import Placement
 from ..placement.plan import Plan, Rate
-from .accelerator_keeper import AcceleratorKeeper, device_json
+from .accelerator_keeper import AcceleratorKeeper, device_json, ram_json
 from .machine import lower_priority
 
 
@@ -30,7 +30,7 @@ class AcceleratorStatus:
         stats = self._keeper.stats()
         return {
             "devices": [device_json(device) for device in stats.devices],
-            "ram": {"experts": stats.experts, "hits": stats.hits},
+            "ram": ram_json(stats),
             "hit_rate": stats.hit_rate,
             "predicted": self._predicted(self._keeper.placement()),
             "measured": {"decode_tok_s": stats.decode_tok_s, "prefill_tok_s": stats.prefill_tok_s},

@@ -11,6 +11,10 @@ _PROBES = 16  # places that are looked at
 _SMAPS = Path("/proc/self/smaps")
 
 
+class HugeMapping(mmap.mmap):
+    """A file mapped for reading: pages that are dropped come back from it."""
+
+
 def map_huge(file: int, offset: int, size: int) -> NDArray[np.uint8] | None:
     """uint8 [size] at `offset` of a file, a multiple of HUGE_PAGE; None where the system would map it in small pages.
 
@@ -18,7 +22,7 @@ def map_huge(file: int, offset: int, size: int) -> NDArray[np.uint8] | None:
     """
     if size < _PROBES * HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE") or not _SMAPS.exists():
         return None
-    mapped = mmap.mmap(file, offset + size, mmap.MAP_SHARED, mmap.PROT_READ)
+    mapped = HugeMapping(file, offset + size, mmap.MAP_SHARED, mmap.PROT_READ)
     try:
         mapped.madvise(mmap.MADV_HUGEPAGE)  # pages that are read from the disk come in this size then
     except OSError:  # a kernel without huge pages

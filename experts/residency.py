@@ -4,7 +4,7 @@ The weights in RAM stay the truth: an expert counts as resident once its copy is
 evicted, the CPU computes it. Tables change between steps only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,8 @@ from .bank import Bank, parts_of
 from .bank_check import check_contents, check_tables
 from .errors import DeviceFullError
 from .pack import PackedWeights
-from .transfer import Transfer, runs_of
+from .page_cache import PageCache
+from .transfer import Transfer, places_of, runs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Residency:
         self.banks: dict[tuple[int, int], Bank] = {}
         self._transfers = [Transfer(accelerator) for accelerator in accelerators]
         self._arrivals: list[_Arrival] = []
+        self._page_cache = PageCache(weights.arena)
 
     def needed_bytes(self, placement: Placement, device: int) -> int:
         """Memory that the experts of a placement take on an accelerator."""
@@ -120,8 +122,17 @@ class Residency:
         if self._pinned[layer][expert]:
             raise ValueError(f"expert {expert} of layer {layer} is pinned")
         bank.experts[slot] = SENTINEL
-        self.where[layer][expert] = CPU
+        self._leave(layer, expert)
         bank.tell()
+
+    def _leave(self, layer: int, expert: int) -> None:
+        """The CPU computes an expert from now on, and needs its weights in RAM."""
+        self.where[layer][expert] = CPU
+        self._page_cache.take_back(self._places(layer, expert))
+
+    def _places(self, layer: int, expert: int) -> Iterator[tuple[int, int]]:
+        for matrix in parts_of(self._weights, layer, expert):
+            yield from places_of(self._weights, matrix)
 
     def _slot_of(self, layer: int, expert: int) -> tuple[Bank, int]:
         device = int(self.where[layer][expert])
@@ -175,6 +186,7 @@ class Residency:
             del bank.arriving[arrival.slot]
             bank.experts[arrival.slot] = arrival.expert
             self.where[arrival.layer][arrival.expert] = arrival.device
+            self._page_cache.give_back(self._places(arrival.layer, arrival.expert))
             changed.append(bank)
         for bank in {id(bank): bank for bank in changed}.values():
             try:
@@ -201,6 +213,11 @@ class Residency:
         """Memory of the slots on an accelerator, and of their tables."""
         return sum(bank.nbytes for (_, number), bank in self.banks.items() if number == device)
 
+    @property
+    def given_back_bytes(self) -> int:
+        """RAM of weights that the system may have for something else, since only accelerators use them."""
+        return self._page_cache.given_back_bytes
+
     def check_integrity(self, *, contents: bool = True) -> None:
         """Raises RuntimeError where tables do not agree, or, with `contents`, memory differs from the weights in RAM;
         waits for the devices then."""
@@ -218,14 +235,18 @@ class Residency:
         """Give back the slots of a layer, to which nothing is on its way; the CPU computes the experts in them. Waits
         until nothing reads them."""
         self.accelerators[device].synchronise()
-        self.where[layer][self.where[layer] == device] = CPU
+        self._leave_all(layer, device)
         self.banks.pop((layer, device)).release()
+
+    def _leave_all(self, layer: int, device: int) -> None:
+        for expert in np.flatnonzero(self.where[layer] == device):
+            self._leave(layer, int(expert))
 
     def drop(self, device: int) -> None:
         """Give back all memory of an accelerator, which may have failed; the CPU computes its experts."""
         self._arrivals = [arrival for arrival in self._arrivals if arrival.device != device]
-        for layer, where in enumerate(self.where):
-            where[where == device] = CPU
+        for layer in range(len(self.where)):
+            self._leave_all(layer, device)
             bank = self.banks.pop((layer, device), None)
             if bank:
                 bank.release()

@@ -13,7 +13,8 @@ def accelerator_rows(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
             f"{device['name']}, {_gib(device['used_bytes'])} of {_gib(device['limit_bytes'])} in use, "
             f"{_count(device['experts'], 'expert')} in {_gib(device['expert_bytes'])}{growing}",
         )
-    yield "experts", f"{data['ram']['experts']} in RAM; {_hits(data)}"
+    given_back = f", {_gib(given)} given back to the system" if (given := data["ram"]["given_back_bytes"]) else ""
+    yield "experts", f"{data['ram']['experts']} in RAM{given_back}; {_hits(data)}"
     yield "prediction", f"decode {_compared(data, 'decode')}; prefill {_compared(data, 'prefill')}{_conditions(data)}"
 
 

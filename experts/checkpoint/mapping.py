@@ -44,7 +44,7 @@ def check_unchanged(*views: NDArray[Any]) -> None:
     lives on under the mapping.
     """
     for view in views:
-        mapping = _mapping_under(view)
+        mapping = mapping_under(view)
         if isinstance(mapping, MappedFile):
             _check_unchanged(mapping)
 
@@ -73,7 +73,7 @@ def release(*views: NDArray[Any]) -> None:
 
 
 def _release(view: NDArray[Any]) -> None:
-    mapping = _mapping_under(view)
+    mapping = mapping_under(view)
     if mapping is None or view.size == 0 or not hasattr(mmap, "MADV_DONTNEED"):
         return
     low, high = np.lib.array_utils.byte_bounds(view)
@@ -84,7 +84,8 @@ def _release(view: NDArray[Any]) -> None:
     mapping.madvise(mmap.MADV_DONTNEED, first, end - first)
 
 
-def _mapping_under(data: NDArray[Any]) -> mmap.mmap | None:
+def mapping_under(data: NDArray[Any]) -> mmap.mmap | None:
+    """The mapping that an array is a view of, if it is one."""
     base: object = data
     while isinstance(base, np.ndarray):
         base = base.base

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from isotherm.daemon.assembly import Assembly
 from isotherm.daemon.errors import InvalidRequestError
+from isotherm.daemon.paths import packed_folder
 from isotherm.daemon.vram import SetVram, ShowPlacement
+from isotherm.experts.model import open_model
 from isotherm.gpu_kernels.device import DeviceMemoryError
 from isotherm.gpu_kernels.emulated import Emulated
 from isotherm.gpu_kernels.reference import TorchKernels
@@ -16,6 +18,7 @@ from support.accelerated import answers, assembled, config, plan_of
 from support.engine_runs import PATIENCE_S, messages_of, request, tokens_of, until
 from support.hybrid import residency_of
 from support.kept_machine import keep_profile
+from support.mapped_arena import mapped_weights, small_pages
 from support.tiny import write_gguf
 
 pytestmark = pytest.mark.usefixtures("own_folders")
@@ -108,6 +111,23 @@ def test_memory_is_given_back_and_taken_again_and_no_answer_changes(assembly: As
     assert say(assembly, "c") == expected
     assert assembly.engine.events.counts() == {"vram_given_back": 1}
     residency_of(assembly.runner).check_integrity()
+
+
+def test_ram_that_experts_give_back_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a second start, whose weights are mapped from the pack cache."""
+    small_pages(monkeypatch)
+    model, plan = tmp_path / "tiny.gguf", tmp_path / "plan.json"
+    write_gguf(model, "qwen3_moe", "Q4_0")
+    mapped_weights(open_model(model), packed_folder())
+    keep_profile(threads=2)
+    save_plan(plan_of(model, experts=[0] * 8), plan)
+    with assembled(config(model, "emulated:vram=1GiB", context=None, plan=plan, pack_cache=True)) as made:
+        given = made.accelerators.show()["ram"]["given_back_bytes"]
+        assert given > 0 and ask(made, ShowPlacement())["ram"]["given_back_bytes"] == given
+        assert f"isotherm_ram_given_back_bytes {float(given)}" in made.engine.metrics.render().decode()
+        full = limited(made, None)
+        limited(made, full["used_bytes"] - full["expert_bytes"])
+        assert made.accelerators.show()["ram"]["given_back_bytes"] == 0
 
 
 def test_memory_comes_and_goes_while_answers_are_given(assembly: Assembly) -> None:

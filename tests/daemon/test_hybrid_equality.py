@@ -13,6 +13,7 @@ from isotherm.experts.model import Model, open_model
 from isotherm.placement.shape import CPU
 from support.engines import engine, greedy
 from support.hybrid import LIMITS, Restless, emulated, hybrid, random_placement, residency_of
+from support.mapped_arena import mapped_weights, small_pages
 from support.tiny import VOCAB_SIZE, write_gguf, write_hf
 
 # Every sort of record that experts read, a layer that is dense, and a shared expert.
@@ -131,6 +132,33 @@ def test_dense_parts_may_be_resident_with_any_share_of_experts(
 @pytest.mark.parametrize("name", MODELS)
 def test_any_placement_on_two_accelerators_of_unequal_size(name: str, seed: int, same: Callable[..., None]) -> None:
     same(name, [0.5, 0.25], seed=seed, anywhere=seed > 1)
+
+
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_any_placement_with_any_shares(seed: int, same: Callable[..., None]) -> None:
+    first, second, _ = np.random.default_rng(seed).dirichlet((1, 1, 1))
+    same("qwen3_moe", [first, second], seed=seed, anywhere=True)
+
+
+@pytest.mark.parametrize("home", [CPU, 0])
+def test_swaps_of_experts_that_give_their_memory_back(
+    home: int,
+    model: Callable[[str], Model],
+    alone: Callable[[str], Said],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their weights are mapped from a store, and come from there when the CPU computes them again."""
+    small_pages(monkeypatch)
+    opened = model("qwen3_moe")
+    placement = random_placement(opened.spec, [0.5], seed=6, dense=[home] * (opened.spec.num_layers + 2))
+    limits = limits_of("qwen3_moe") | {"weights": mapped_weights(opened, tmp_path)}
+    with hybrid(opened, placement, emulated(GIB, late=2), **limits) as runner:
+        restless = Restless(runner, 12, wait=True)
+        residency = residency_of(runner)
+        assert residency.given_back_bytes > 0
+        check(restless, alone("qwen3_moe"))  # type: ignore[arg-type]
+        assert restless.swaps >= COUNT and residency.given_back_bytes > 0
 
 
 @pytest.mark.parametrize("wait", [False, True])
