@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from support.fused_dots import fused_fma
+from triton.runtime.interpreter import InterpreterBuilder
 
 
 @pytest.fixture(autouse=True, scope="package")
@@ -11,3 +13,11 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True, scope="package")
+def fused():
+    """Whatever the version of Triton's interpreter."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InterpreterBuilder, "create_fma", fused_fma)
+        yield
