@@ -67,7 +67,8 @@ def test_a_plan_that_takes_more_than_an_accelerator_has_is_refused(model: Path, 
 
 def test_an_accelerator_without_room_for_anything_is_refused(model: Path) -> None:
     needed = CONTEXT_BYTES + HEADROOM_BYTES
-    with pytest.raises(FitError, match=r"of gpu0 is less than what it needs before any weight lies there"):
+    told = r"of gpu0 is less than .* headroom\); give it more by its vram=, or leave out --accelerator emulated:vram"
+    with pytest.raises(FitError, match=told):
         assemble(config(model, f"emulated:vram={needed}B"), lambda stage, done, total: None)
 
 
@@ -76,7 +77,8 @@ def test_an_accelerator_without_room_for_anything_is_refused(model: Path) -> Non
     [
         (("gpu7",), "'gpu7' is no accelerator; write cuda:0, or emulated:"),
         (("emulated:vram=much",), "vram= of an emulated device: 'much' is no size"),
-        (("emulated:", "emulated:"), "there are two of emulated:0"),
+        (("emulated:", "emulated:"), "there are two of emulated:0: give one of them number=1"),
+        (("emulated:number=1", "emulated:number=1"), "there are two of emulated:1: give one of them number=0"),
         (("cuda:99",), "there is no cuda:99"),
     ],
 )
