@@ -58,6 +58,7 @@ def draft(
     if _streams_layers(cost, wish, overheads):
         staged = overheads_of(cost, wish, staged=True)
         with suppress(FitError):  # then prompts have to do without
+            _check_room(cost.shape, wish, staged, tuple)
             return _written(cost, wish, _placed(cost, wish, staged, planner), staged, trace_name)
     return _written(cost, wish, _placed(cost, wish, overheads, planner), overheads, trace_name)
 
@@ -125,7 +126,7 @@ def _placed(cost: CostModel, wish: Wish, overheads: Overheads, planner: Planner)
         )
         raise FitError(
             f"{cost.shape.name} with a KV cache of {wish.positions} positions does not fit: {missing} would be needed; "
-            "a shorter context, fewer streams or weights of fewer bits would need less"
+            "a shorter context, a smaller KV cache, fewer streams or weights of fewer bits would need less"
         ) from error
 
 
