@@ -1,5 +1,6 @@
 """Accelerated: the accelerators that a daemon serves with, and the plan of what lies on them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -173,8 +174,9 @@ def _check_room(plan: Plan, devices: Sequence[Accelerator]) -> None:
     for number, device in enumerate(devices):
         account = accounts.get(device_name(number))
         if account is not None and account.total > device.limit_bytes:
+            size = math.floor(100 * device.limit_bytes / GIB) / 100  # rounded up, it would be refused again
             raise MemoryPlanError(
                 f"the plan takes {size_text(account.total)} of {account.device}, and {device.name} has "
                 f"{size_text(device.limit_bytes)}; make one by: isotherm plan --vram "
-                f"{account.device}={device.limit_bytes / GIB:.2f}GiB, or leave --plan out"
+                f"{account.device}={size:.2f}GiB, or leave --plan out"
             )

@@ -60,8 +60,10 @@ def test_a_plan_for_more_accelerators_than_are_given_is_refused(model: Path, tmp
 def test_a_plan_that_takes_more_than_an_accelerator_has_is_refused(model: Path, tmp_path: Path) -> None:
     plan = plan_of(model, experts=[0] * 8)
     save_plan(plan, tmp_path / "plan.json")
-    given = config(model, "emulated:vram=512MiB", "emulated:number=1", context=None, plan=tmp_path / "plan.json")
-    with pytest.raises(MemoryPlanError, match=r"of gpu0, and emulated:0 has 512 MiB; make one by.*--vram gpu0=0.50GiB"):
+    given = config(model, "emulated:vram=520MiB", "emulated:number=1", context=None, plan=tmp_path / "plan.json")
+    with pytest.raises(
+        MemoryPlanError, match=r"of gpu0, and emulated:0 has 520 MiB; make one by.*--vram gpu0=0\.50GiB"
+    ):
         assemble(given, lambda stage, done, total: None)
 
 
