@@ -18,7 +18,7 @@ from .service import Service
 PATIENCE_S = 60.0  # a step that takes longer than this is not waited for
 
 
-class Sizes(RootModel[dict[str, str | int | None]]):
+class Sizes(RootModel[dict[str, Any]]):
     """Such as {"gpu0": "6GiB"}; null is all that it had at first."""
 
 

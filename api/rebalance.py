@@ -1,14 +1,12 @@
 """POST /admin/rebalance: what moving experts would bring, doing it, and taking it back."""
 
-import asyncio
-
-import orjson
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, StrictBool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ..daemon.rebalance import Rebalance
+from .accelerators import answered
 from .body import parse, read_json
 from .service import Service
 
@@ -32,7 +30,6 @@ def router(service: Service) -> APIRouter:
         raw = await read_json(request) if await request.body() else b"{}"
         fields = parse(raw, RebalanceFields)
         command = Rebalance(dry_run=fields.dry_run, back=fields.rollback, automatic=fields.automatic)
-        answer = await asyncio.wrap_future(service.client.ask(command))
-        return Response(orjson.dumps(answer), media_type="application/json")
+        return await answered(service, command)
 
     return routes

@@ -1,5 +1,6 @@
 """Accelerated: the accelerators that a daemon serves with, and the plan of what lies on them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from ..placement.hardware import AcceleratorProfile, Estimate, HardwareProfile
 from ..placement.ledger import RAM, device_name
 from ..placement.machine import Machine
 from ..placement.plan import Plan
+from ..placement.room import CardTooSmallError, FitError
 from ..placement.shape import ModelShape
 from .accelerator_keeper import AcceleratorKeeper
 from .calibrate import calibrate, kept_profile, this_machine
@@ -108,7 +110,17 @@ def _planned(
     if config.kv_gib is not None:
         blocks = int(config.kv_gib * GIB) // (shape.kv_bytes * shape.kv_block)
         wish = replace(wish, positions=max(blocks, 1) * shape.kv_block)
-    return drafted(replace(case, wish=wish), options)
+    try:
+        return drafted(replace(case, wish=wish), options, formats=())  # the weights are as they are
+    except CardTooSmallError as error:
+        raise FitError(f"{error.reason}; {_room_for(config.accelerators[error.device])}") from error
+
+
+def _room_for(name: str) -> str:
+    """How an accelerator that `serve` was told to use gets more room."""
+    emulated = isinstance(parse_device(name), Spec)
+    more = "give it more by its vram=" if emulated else "free what other programs have of it"
+    return f"{more}, or leave out --accelerator {name}"
 
 
 def _known_cost(config: Config, shape: ModelShape, devices: Sequence[Accelerator]) -> CostModel | None:
@@ -162,8 +174,9 @@ def _check_room(plan: Plan, devices: Sequence[Accelerator]) -> None:
     for number, device in enumerate(devices):
         account = accounts.get(device_name(number))
         if account is not None and account.total > device.limit_bytes:
+            size = math.floor(100 * device.limit_bytes / GIB) / 100  # rounded up, it would be refused again
             raise MemoryPlanError(
                 f"the plan takes {size_text(account.total)} of {account.device}, and {device.name} has "
                 f"{size_text(device.limit_bytes)}; make one by: isotherm plan --vram "
-                f"{account.device}={device.limit_bytes / GIB:.2f}GiB, or leave --plan out"
+                f"{account.device}={size:.2f}GiB, or leave --plan out"
             )

@@ -1,5 +1,6 @@
 """AcceleratorKeeper: gives memory of accelerators back and takes it again, and knows how they are used."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -99,21 +100,35 @@ class AcceleratorKeeper:
         numbers = {device_name(number): number for number in range(len(self._accelerators))}
         unknown = [name for name in command.limits if name not in numbers]
         if unknown:
-            raise InvalidRequestError(f"there is no {unknown[0]}; there is {', '.join(numbers)}", unknown[0])
-        for name, limit in command.limits.items():
-            number = numbers[name]
-            before = self._accelerators[number].used_bytes
-            try:
-                self._room.set_limit(number, self._first_limits[number] if limit is None else limit)
-            except (DeviceFullError, DeviceMemoryError) as error:
-                raise InvalidRequestError(f"{name}: {error}", name) from error
-            except DeviceError as error:
-                raise EngineError(f"{name}: {error}") from error
-            given = before - self._accelerators[number].used_bytes
-            if given > 0:
-                self._events.record("vram_given_back", f"{size_text(given)} of {name}; the CPU computes those experts")
+            raise InvalidRequestError(f"there is no {unknown[0]!r}; there is {', '.join(numbers)}", unknown[0])
+        wanted = {
+            numbers[name]: self._first_limits[numbers[name]] if limit is None else limit
+            for name, limit in command.limits.items()
+        }
+        for change in (self._room.check_limit, self._give):  # all or nothing
+            for number, limit in wanted.items():
+                self._told(change, number, limit)
         self._stats = self._snapshot()
         return {"devices": [device_json(device) for device in self._stats.devices]}
+
+    def _give(self, number: int, limit: int) -> None:
+        before = self._accelerators[number].used_bytes
+        self._room.set_limit(number, limit)
+        given = before - self._accelerators[number].used_bytes
+        if given > 0:
+            detail = f"{size_text(given)} of {device_name(number)}; the CPU computes those experts"
+            self._events.record("vram_given_back", detail)
+
+    @staticmethod
+    def _told(change: Callable[[int, int], None], number: int, limit: int) -> None:
+        """Do it; what a device has against it is told to whoever asked."""
+        name = device_name(number)
+        try:
+            change(number, limit)
+        except (DeviceFullError, DeviceMemoryError) as error:
+            raise InvalidRequestError(f"{name}: {error}", name) from error
+        except DeviceError as error:
+            raise EngineError(f"{name}: {error}") from error
 
     def _show(self, _: ShowPlacement) -> dict[str, Any]:
         placement, plan = self.placement(), self._plan

@@ -6,7 +6,7 @@ from concurrent.futures import InvalidStateError
 from contextlib import suppress
 from typing import Any, Protocol
 
-from .errors import InvalidRequestError
+from .errors import EngineError, InvalidRequestError
 from .events import EventLog
 from .messages import Ask, Command
 from .step import StepPlan
@@ -35,6 +35,7 @@ class Attendants:
     def __init__(self, attendants: Sequence[Attendant], events: EventLog) -> None:
         self._attendants = list(attendants)
         self._events = events
+        self._stopped: set[type[Command]] = set()  # commands that nobody answers any more
 
     def between_steps(self, plan: StepPlan | None) -> float | None:
         """See `Attendant`; the shortest pause of all."""
@@ -45,6 +46,7 @@ class Attendants:
             except Exception as error:
                 logger.exception("what is done between steps failed")
                 self._attendants.remove(attendant)
+                self._stopped |= set(attendant.commands)
                 detail = f"{type(attendant).__name__}: {type(error).__name__}: {error}"
                 self._events.record("attendant_stopped", detail, logging.ERROR)
             else:
@@ -71,4 +73,6 @@ class Attendants:
         for attendant in self._attendants:
             if type(command) in attendant.commands:
                 return attendant.commands[type(command)](command)
+        if type(command) in self._stopped:
+            raise EngineError("what did this has failed and was stopped; isotherm status says why; restart it")
         raise InvalidRequestError("this daemon serves without accelerators; name some by isotherm serve --accelerator")

@@ -80,10 +80,11 @@ def make_plan(options: PlanOptions, progress: Progress) -> Plan:
     return drafted(case_of(options, progress), options)[0]
 
 
-def drafted(case: Case, options: PlanOptions) -> tuple[Plan, CostModel]:
-    """The plan of a case, and what it was predicted by. Raises FitError where the model does not fit."""
+def drafted(case: Case, options: PlanOptions, formats: Sequence[str] = _OTHER_FORMATS) -> tuple[Plan, CostModel]:
+    """The plan of a case, and what it was predicted by. formats: of weights that may be proposed by --format. Raises
+    FitError where the model does not fit."""
     cost = model_of(case.shape, case.hardware, case.trace, disk=case.wish.disk)
-    plan = draft(cost, case.wish, trace_name=case.trace_name, alternatives=lambda: _alternatives(options))
+    plan = draft(cost, case.wish, trace_name=case.trace_name, alternatives=lambda: _alternatives(options, formats))
     return plan, cost
 
 
@@ -201,11 +202,11 @@ def kinds_of(shape: ModelShape) -> tuple[str, ...]:
     return tuple(kind for kind, _ in sizes.most_common())
 
 
-def _alternatives(options: PlanOptions) -> list[Alternative]:
+def _alternatives(options: PlanOptions, formats: Sequence[str]) -> list[Alternative]:
     given = options.weight_format
     others = (
         [] if options.kv_cache == "int8" else [Alternative("--kv-cache int8", outline(options.model, "int8", given))]
     )
-    for name in _OTHER_FORMATS:
+    for name in formats:
         others.append(Alternative(f"--format {name.lower()}", outline(options.model, options.kv_cache, name)))
     return others

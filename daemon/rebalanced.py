@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +13,33 @@ from ..placement.placed import Placement
 from ..placement.plan import Plan
 from ..placement.rebalance import MoveCosts
 from ..placement.shape import CPU
-from .attendants import Attendant
+from .attendants import Answers, Attendant
+from .errors import InvalidRequestError
 from .events import EventLog
 from .history_keeper import HistoryKeeper
 from .paths import placement_file
+from .rebalance import Rebalance
 from .rebalancing import Rebalancing
 from .rebalancing_start import history_at_start, placement_at_start, rules_for, start_rebalancing
 from .runner import DecoderRunner
+from .step import StepPlan
+
+
+class Unmoved:
+    """Answers in place of what would move experts (see `attendants.Attendant`). reason: why there is none."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    @property
+    def commands(self) -> Answers:
+        return {Rebalance: self._refuse}
+
+    def between_steps(self, plan: StepPlan | None) -> float | None:
+        return None
+
+    def _refuse(self, _: Rebalance) -> NoReturn:
+        raise InvalidRequestError(self._reason)
 
 
 class Rebalanced:
@@ -37,15 +58,15 @@ class Rebalanced:
         self.placement = placement_at_start(plan.placement, self._names, self._known, events)
 
     def attendants(self, runner: DecoderRunner) -> list[Attendant]:
-        """What moves experts of the runner; none where there is nothing to move, or nothing known of what it pays."""
+        """What moves experts of the runner, or says why nothing does."""
         cost = self._cost
         assert isinstance(runner.executor, HybridExecutor)
         if not _movable(self.placement):
-            return []
+            return [Unmoved("no layer has experts both on an accelerator and in RAM, so none can change places")]
         if cost is None:
             detail = "what moves would pay is not known on this machine; measure it by: isotherm calibrate"
             self._events.record("not_rebalanced", detail)
-            return []
+            return [Unmoved(detail)]
         rates = _rates(cost) if cost.trace is not None else None
         start = history_at_start(self.placement, self._names, self._plan.fingerprint, self._known, rates)
         costs = MoveCosts.of(cost, self.placement, self._plan.traffic)

@@ -31,6 +31,10 @@ def read_plan(config: Config, model: Model) -> Plan | None:
     except PlanError as error:
         raise PlanError(f"{config.plan}: {error}") from error
     _check_devices(config, plan)
+    if config.kv_cache not in (Config().kv_cache, plan.kv_kind):
+        raise ConfigError(
+            f"--kv-cache is {config.kv_cache}, but the plan is for {plan.kv_kind}; leave it out, or make another plan"
+        )
     _check_free("context", config.context, plan.context)
     _check_free("kv-gib", config.kv_gib, _kv_gib(plan))
     logger.info("by %s decode runs at %.1f tokens/s", config.plan, plan.predicted_decode_tok_s.value)

@@ -17,17 +17,23 @@ class SetVram(Command):
     limits: Mapping[str, int | None]
 
     @classmethod
-    def of(cls, sizes: Mapping[str, str | int | None]) -> Self:
+    def of(cls, sizes: Mapping[str, object]) -> Self:
         """By sizes such as "6GiB". Raises InvalidRequestError for one that is none."""
         if not sizes:
             raise InvalidRequestError('name at least one accelerator and a size, such as {"gpu0": "6GiB"}')
         limits: dict[str, int | None] = {}
         for name, size in sizes.items():
-            try:
-                limits[name] = None if size is None else parse_size(str(size))
-            except ValueError as error:
-                raise InvalidRequestError(f"{name}: {error}", name) from error
+            limits[name] = None if size is None else _bytes_of(name, size)
         return cls(limits=limits)
+
+
+def _bytes_of(name: str, size: object) -> int:
+    if isinstance(size, bool) or not isinstance(size, str | int):
+        raise InvalidRequestError(f"{name}: write a size such as 6GiB, a number of bytes, or null for all", name)
+    try:
+        return parse_size(str(size))
+    except ValueError as error:
+        raise InvalidRequestError(f"{name}: {error}", name) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,12 +52,8 @@ class ResidentRoom:
         Raises DeviceFullError where what cannot be given back is more, DeviceMemoryError for more than the accelerator
         has; nothing changes then.
         """
+        self.check_limit(device, nbytes)
         accelerator, fixed = self._residency.accelerators[device], self.fixed_bytes(device)
-        if nbytes < fixed:
-            raise DeviceFullError(
-                f"{accelerator.name} needs {size_text(fixed)} for layers and buffers that cannot be moved, and was to "
-                f"have {size_text(nbytes)}"
-            )
         if nbytes > accelerator.limit_bytes:
             accelerator.set_limit(nbytes)
         self._growing = [key for key in self._growing if key[1] != device]
@@ -68,6 +64,19 @@ class ResidentRoom:
             if slots > self._has(key):
                 self._growing.append(key)
         accelerator.set_limit(nbytes)
+
+    def check_limit(self, device: int, nbytes: int) -> None:
+        """Raises what `set_limit` does for a limit that cannot be, and changes nothing."""
+        accelerator, fixed = self._residency.accelerators[device], self.fixed_bytes(device)
+        if nbytes < fixed:
+            raise DeviceFullError(
+                f"{accelerator.name} needs {size_text(fixed)} for layers and buffers that cannot be moved, and was to "
+                f"have {size_text(nbytes)}"
+            )
+        before = accelerator.limit_bytes
+        if nbytes > before:  # the device knows what it has
+            accelerator.set_limit(nbytes)
+            accelerator.set_limit(before)
 
     def shed(self, device: int) -> int:
         """Memory has run out there: give back a part of what experts take. How many bytes; 0 if they have none."""

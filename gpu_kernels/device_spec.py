@@ -31,7 +31,8 @@ class Spec:
     def __post_init__(self) -> None:
         if "other" not in self.tflops:
             raise ValueError('an emulated device needs tflops for "other", what is not named')
-        rates = {"read_gb_s": self.read_gb_s, "to_gb_s": self.to_gb_s, "from_gb_s": self.from_gb_s}
+        rates = {"read (read_gb_s)": self.read_gb_s, "link (to_gb_s)": self.to_gb_s}
+        rates |= {"link (from_gb_s)": self.from_gb_s}
         for name, value in (rates | {f"tflops of {kind}": value for kind, value in self.tflops.items()}).items():
             if not value > 0:
                 raise ValueError(f"{name} of an emulated device is {value:g}; it must be above 0")

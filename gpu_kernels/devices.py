@@ -1,6 +1,7 @@
 """Which accelerators there are, and how one is opened by its name."""
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -53,9 +54,10 @@ def open_devices(whats: Sequence[str | Spec]) -> tuple[Accelerator, ...]:
     clock = Clock()
     devices = tuple(open_device(what, clock=clock) for what in whats)
     names = [device.name for device in devices]
+    free = next(number for number in count() if f"{EMULATED}:{number}" not in names)
     for name in names:
         if names.count(name) > 1:
-            remedy = "give one of them number=1" if name.startswith(EMULATED) else "name each card once"
+            remedy = f"give one of them number={free}" if name.startswith(EMULATED) else "name each card once"
             raise DeviceError(f"there are two of {name}: {remedy}")
     return devices
 

@@ -12,7 +12,7 @@ from .ledger import Load, Overheads, activation_bytes, device_name, draw_up
 from .placed import Prediction, Traffic
 from .plan import LayerPlan, Plan, Rate, digest
 from .planner import Budgets, Planned, plan_placement
-from .room import Alternative, FitError, Room, check_fit
+from .room import Alternative, CardTooSmallError, FitError, Room, check_fit
 from .shape import ModelShape
 from .solve import Infeasible
 from .trace import RoutingTrace
@@ -58,6 +58,7 @@ def draft(
     if _streams_layers(cost, wish, overheads):
         staged = overheads_of(cost, wish, staged=True)
         with suppress(FitError):  # then prompts have to do without
+            _check_room(cost.shape, wish, staged, tuple)
             return _written(cost, wish, _placed(cost, wish, staged, planner), staged, trace_name)
     return _written(cost, wish, _placed(cost, wish, overheads, planner), overheads, trace_name)
 
@@ -102,13 +103,15 @@ def _check_room(
         raise
 
 
-def _too_small(device: int, size: int, overheads: Overheads) -> FitError:
+def _too_small(device: int, size: int, overheads: Overheads) -> CardTooSmallError:
     name = device_name(device)
     parts = ", ".join(f"{term.nbytes / GIB:.2f} {term.name}" for term in overheads.vram_terms(device) if term.nbytes)
     least = math.ceil(100 * overheads.of_vram(device) / GIB) / 100  # so that it would do
-    return FitError(
+    return CardTooSmallError(
+        device,
         f"{size / GIB:.2f} GiB of {name} is less than what it needs before any weight lies there, {least:.2f} GiB "
-        f"({parts}); give it more by --vram {name}=SIZE, or leave it out by --vram {name}=0GiB"
+        f"({parts})",
+        f"give it more by --vram {name}=SIZE, or leave it out by --vram {name}=0GiB",
     )
 
 
@@ -123,7 +126,7 @@ def _placed(cost: CostModel, wish: Wish, overheads: Overheads, planner: Planner)
         )
         raise FitError(
             f"{cost.shape.name} with a KV cache of {wish.positions} positions does not fit: {missing} would be needed; "
-            "a shorter --context, fewer --streams or a --format of fewer bits would need less"
+            "a shorter context, a smaller KV cache, fewer streams or weights of fewer bits would need less"
         ) from error
 
 

@@ -13,6 +13,14 @@ class FitError(ValueError):
     """It does not fit; the message has the numbers and what would fit."""
 
 
+class CardTooSmallError(FitError):
+    """An accelerator has no room for any weight. reason: with the numbers; what to do depends on who asks."""
+
+    def __init__(self, device: int, reason: str, remedy: str) -> None:
+        super().__init__(f"{reason}; {remedy}")
+        self.device, self.reason = device, reason
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
     """Bytes for weights and KV cache: of RAM, and of each accelerator; all that is asked for beside them is off."""

@@ -52,7 +52,10 @@ def test_sizes_are_told_to_the_engine() -> None:
     [
         ({}, "name at least one accelerator"),
         ({"gpu0": "six"}, "gpu0: 'six' is no size; write one such as 2GiB"),
-        ({"gpu0": [1]}, "gpu0"),
+        ({"gpu0": [1]}, "gpu0: write a size such as 6GiB, a number of bytes, or null"),
+        ({"gpu0": True}, "gpu0: write a size"),
+        ({"gpu0": 1.5}, "gpu0: write a size"),
+        ({"gpu0": 10**18 * 2}, "gpu0: '2000000000000000000' is no size"),
         ([], "body"),
     ],
 )

@@ -60,14 +60,17 @@ def test_a_plan_for_more_accelerators_than_are_given_is_refused(model: Path, tmp
 def test_a_plan_that_takes_more_than_an_accelerator_has_is_refused(model: Path, tmp_path: Path) -> None:
     plan = plan_of(model, experts=[0] * 8)
     save_plan(plan, tmp_path / "plan.json")
-    given = config(model, "emulated:vram=512MiB", "emulated:number=1", context=None, plan=tmp_path / "plan.json")
-    with pytest.raises(MemoryPlanError, match=r"of gpu0, and emulated:0 has 512 MiB; make one by.*--vram gpu0=0.50GiB"):
+    given = config(model, "emulated:vram=520MiB", "emulated:number=1", context=None, plan=tmp_path / "plan.json")
+    with pytest.raises(
+        MemoryPlanError, match=r"of gpu0, and emulated:0 has 520 MiB; make one by.*--vram gpu0=0\.50GiB"
+    ):
         assemble(given, lambda stage, done, total: None)
 
 
 def test_an_accelerator_without_room_for_anything_is_refused(model: Path) -> None:
     needed = CONTEXT_BYTES + HEADROOM_BYTES
-    with pytest.raises(FitError, match=r"of gpu0 is less than what it needs before any weight lies there"):
+    told = r"of gpu0 is less than .* headroom\); give it more by its vram=, or leave out --accelerator emulated:vram"
+    with pytest.raises(FitError, match=told):
         assemble(config(model, f"emulated:vram={needed}B"), lambda stage, done, total: None)
 
 
@@ -76,7 +79,8 @@ def test_an_accelerator_without_room_for_anything_is_refused(model: Path) -> Non
     [
         (("gpu7",), "'gpu7' is no accelerator; write cuda:0, or emulated:"),
         (("emulated:vram=much",), "vram= of an emulated device: 'much' is no size"),
-        (("emulated:", "emulated:"), "there are two of emulated:0"),
+        (("emulated:", "emulated:"), "there are two of emulated:0: give one of them number=1"),
+        (("emulated:number=1", "emulated:number=1"), "there are two of emulated:1: give one of them number=0"),
         (("cuda:99",), "there is no cuda:99"),
     ],
 )

@@ -143,7 +143,7 @@ def test_memory_comes_and_goes_while_answers_are_given(assembly: Assembly) -> No
 @pytest.mark.parametrize(
     ("limits", "told"),
     [
-        ({"gpu1": 1 << 30}, "there is no gpu1; there is gpu0"),
+        ({"gpu1": 1 << 30}, "there is no 'gpu1'; there is gpu0"),
         ({"gpu0": 16}, "gpu0: emulated:0 needs .* for layers and buffers that cannot be moved"),
         ({"gpu0": 1 << 40}, "gpu0: emulated:0 has 1 GiB of memory"),
     ],
@@ -204,3 +204,17 @@ def test_a_model_without_experts_is_served_too(tmp_path: Path) -> None:
     keep_profile(threads=2)
     card = "emulated:vram=1GiB,launch=0us,hop=0us"
     assert answers(config(tmp_path / "tiny.gguf", card)) == answers(config(tmp_path / "tiny.gguf"))
+
+
+def test_where_one_bound_is_refused_none_is_set(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "two.gguf", "qwen3_moe", "Q4_0")
+    keep_profile(threads=2)
+    save_plan(plan_of(tmp_path / "two.gguf", experts=HOT), tmp_path / "two.json")
+    cards = ("emulated:vram=1GiB", "emulated:vram=1GiB,number=1")
+    with assembled(config(tmp_path / "two.gguf", *cards, context=None, plan=tmp_path / "two.json")) as made:
+        first, before = residency_of(made.runner).accelerators[0], hot(made)
+        limit = first.used_bytes - residency_of(made.runner).nbytes(0) // 2
+        for refused in (2 << 30, -1):
+            with pytest.raises(InvalidRequestError, match="gpu1: emulated:1 "):
+                ask(made, SetVram(limits={"gpu0": limit, "gpu1": refused}))
+        assert (first.limit_bytes, hot(made)) == (1 << 30, before)

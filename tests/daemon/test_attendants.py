@@ -109,6 +109,15 @@ def test_one_that_fails_is_done_without_and_told():
     assert "Watcher: ValueError: it broke" in engine.events.recent()[0].detail
 
 
+def test_what_one_that_failed_would_answer_is_refused_as_its_failure():
+    broken = Watcher(fails=True)
+    with running(make_engine(attendants=[broken])) as client:
+        messages_of(client.submit(request()))
+        until(lambda: len(broken.calls) == 1)
+        with pytest.raises(EngineError, match="has failed and was stopped"):
+            client.ask(Double(1)).result(PATIENCE_S)
+
+
 def test_a_command_that_comes_too_late_fails():
     runner = GatedRunner()
     engine = make_engine(runner, attendants=[Watcher()])

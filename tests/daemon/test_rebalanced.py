@@ -107,5 +107,12 @@ def test_nothing_moves_where_nothing_is_known_of_the_machine(plan: Path) -> None
     hardware_file(2).unlink()
     with serving(plan) as assembly:
         assert assembly.engine.events.counts()["not_rebalanced"] == 1
-        with pytest.raises(InvalidRequestError):
+        with pytest.raises(InvalidRequestError, match="measure it by: isotherm calibrate"):
             ask(assembly)
+
+
+def test_where_no_expert_can_move_that_is_what_is_said(plan: Path) -> None:
+    save_plan(plan_of(plan.with_name("tiny.gguf"), experts=[CPU] * 8), plan)
+    told = "no layer has experts both on an accelerator and in RAM"
+    with serving(plan) as assembly, pytest.raises(InvalidRequestError, match=told):
+        ask(assembly)

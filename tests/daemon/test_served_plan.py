@@ -64,6 +64,8 @@ def test_a_setting_that_contradicts_is_refused(model: Model, tmp_path: Path, mon
         served_by(config(tmp_path, plan, context=128), model)
     with pytest.raises(ConfigError, match="--kv-gib is 2, but the plan is for"):
         served_by(config(tmp_path, plan, kv_gib=2), model)
+    with pytest.raises(ConfigError, match="--kv-cache is f32, but the plan is for int8"):
+        served_by(replace(config(tmp_path, plan), kv_cache="f32"), model)
 
 
 def test_a_plan_of_another_model_is_refused(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def test_cards_are_named_by_their_number() -> None:
         ("emulated:vram=nanGiB", "is no size"),
         ("emulated:link=16", "link= of an emulated device: '16' has no unit of GBps"),
         ("emulated:link=16GiB", "has no unit of GBps"),
-        ("emulated:link=0GBps", "to_gb_s of an emulated device is 0; it must be above 0"),
+        ("emulated:link=0GBps", "link (to_gb_s) of an emulated device is 0; it must be above 0"),
         ("emulated:link=1.2.3GBps", "'1.2.3GBps' is no number"),
         ("emulated:tflops=fast", "tflops= of an emulated device"),
         ("emulated:hop=5s", "has no unit of us, ms"),

@@ -162,6 +162,11 @@ def test_the_least_that_is_named_for_a_card_will_do() -> None:
     assert card.free < 2**30 // 100
 
 
+def test_a_card_without_room_for_staging_does_without() -> None:
+    card = plan_of([7 * GIB // 10]).ledger[1]  # an eighth of it is more than the overheads leave
+    assert card.of("prefill staging") == 0 and card.free >= 0
+
+
 def test_a_card_with_nothing_to_be_used_is_left_out() -> None:
     plan = plan_of([4 * GIB, 0])
     assert plan.ledger[2].total == 0
