@@ -128,16 +128,11 @@ def test_dense_parts_may_be_resident_with_any_share_of_experts(
     same(name, [share], seed=2, dense=[0] * (model(name).spec.num_layers + 2))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("name", MODELS)
 def test_any_placement_on_two_accelerators_of_unequal_size(name: str, seed: int, same: Callable[..., None]) -> None:
-    same(name, [0.5, 0.25], seed=seed, anywhere=seed > 1)
-
-
-@pytest.mark.parametrize("seed", range(100, 120))
-def test_any_placement_with_any_shares(seed: int, same: Callable[..., None]) -> None:
     first, second, _ = np.random.default_rng(seed).dirichlet((1, 1, 1))
-    same("qwen3_moe", [first, second], seed=seed, anywhere=True)
+    same(name, [first, second], seed=seed, anywhere=seed > 4)
 
 
 @pytest.mark.parametrize("home", [CPU, 0])
