@@ -27,9 +27,7 @@ class States:
         return States(self.cost[which], self.used[which], self.at[which])
 
 
-def search(
-    links: Links, prices: Floats, bound: float, upper: float, work: int = WORK
-) -> tuple[tuple[Ints, Ints] | None, bool]:
+def search(links: Links, prices: Floats, bound: float, upper: float, work: int = WORK) -> tuple[Found, bool]:
     """(the path and the options there of the best choice that costs less than `upper`, None if none was found; whether
     all that could be better was looked at).
 
@@ -76,7 +74,7 @@ def narrowed(table: Options, prices: Floats, gap: float, choices: Ints) -> tuple
     rows = np.arange(table.groups)
     kept = np.isfinite(table.cost) & (priced - priced.min(axis=1, keepdims=True) <= gap)
     kept[rows, choices] = True
-    return _numbered(table).keep(kept), kept.cumsum(axis=1)[rows, choices] - 1
+    return table.keep(kept), kept.cumsum(axis=1)[rows, choices] - 1
 
 
 def _core(links: Links, prices: Floats, gap: float) -> Links:
@@ -86,13 +84,7 @@ def _core(links: Links, prices: Floats, gap: float) -> Links:
     least = priced.min(axis=1)
     more = detours(links.by_device(least), links.hops).reshape(-1, 1)
     kept = np.isfinite(table.cost) & (priced - np.where(np.isfinite(least), least, 0.0)[:, None] + more <= gap)
-    return Links(_numbered(table).keep(kept), links.hops)
-
-
-def _numbered(table: Options) -> Options:
-    """The table whose options know where they stand in it."""
-    numbers = np.broadcast_to(np.arange(table.cost.shape[1]), table.cost.shape)
-    return Options(table.cost, table.size, table.budgets, numbers, table.scale)
+    return Links(table.keep(kept), links.hops)
 
 
 def _around(prices: Floats) -> list[Floats]:

@@ -27,8 +27,8 @@ class Options:
     """Groups of one length, padded by options that cost infinity.
 
     cost: [groups, options]; size: [groups, options, budgets]; budgets: [budgets]; original: [groups, options], the
-    number that each option has in its group; scale: [budgets], what sizes are divided by to be compared. weight:
-    [budgets, groups, options], the sizes as they are priced.
+    number that each option has where it was taken from; scale: [budgets], what sizes are divided by to be compared.
+    weight: [budgets, groups, options], the sizes as they are priced.
     """
 
     cost: Floats
@@ -80,12 +80,12 @@ class Options:
         return Options(self.cost[rows], self.size[rows], self.budgets, self.original[rows], self.scale)
 
     def keep(self, kept: Flags) -> "Options":
-        """The options of `kept` [groups, options], in their order."""
+        """The options of `kept` [groups, options], in their order; `original` is then their number in this table."""
         length = max(int(kept.sum(axis=1).max()), 1)
         order = np.argsort(~kept, axis=1, kind="stable")[:, :length]
         rows = np.arange(self.groups)[:, None]
         cost = np.where(kept[rows, order], self.cost[rows, order], np.inf)
-        return Options(cost, self.size[rows, order], self.budgets, self.original[rows, order], self.scale)
+        return Options(cost, self.size[rows, order], self.budgets, order, self.scale)
 
 
 def tabulate(groups: Sequence[Costed], budgets: Ints, kept: Sequence[Ints] | None = None) -> Options:
