@@ -36,8 +36,8 @@ class Links:
         return int(self.table.cost.shape[1])
 
     def rows(self, path: Ints) -> Ints:
-        """The groups of a path, which is the device of each part."""
-        return np.arange(len(path)) * len(self.hops) + path
+        """The groups of a path, int64 [..., parts], which is the device of each part."""
+        return np.arange(path.shape[-1]) * len(self.hops) + path
 
     def hops_of(self, path: Ints) -> float:
         return float(self.hops[path[:-1], path[1:]].sum())

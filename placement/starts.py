@@ -51,10 +51,9 @@ def _mixed(dual: Dual, parts: int) -> Iterator[Ints]:
 
 def _fitting(links: Links, paths: Ints) -> Ints:
     """The numbers of the paths on which no budget by itself is exceeded by the smallest options."""
-    rows = np.arange(paths.shape[1]) * len(links.hops) + paths
     real = np.isfinite(links.table.cost)[None]
     smallest = np.where(real, links.table.weight, np.inf).min(axis=2)
-    return np.flatnonzero((smallest[:, rows].sum(axis=2) <= links.budgets[:, None]).all(axis=0))
+    return np.flatnonzero((smallest[:, links.rows(paths)].sum(axis=2) <= links.budgets[:, None]).all(axis=0))
 
 
 def _around(prices: Floats) -> Iterator[Floats]:
