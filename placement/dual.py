@@ -49,7 +49,7 @@ class Dual:
     shares: Floats
 
 
-def highest_bound(problem: Problem, start: Sequence[Floats], close: float = CLOSE) -> Dual | None:
+def highest_bound(problem: Problem, start: Sequence[Floats]) -> Dual | None:
     """start: prices to begin with, any. None where not even a mixture of choices fits."""
     budgets, scale = problem.budgets, problem.scale
     free = problem.cheapest(np.zeros(len(budgets)))
@@ -64,7 +64,7 @@ def highest_bound(problem: Problem, start: Sequence[Floats], close: float = CLOS
     for _ in range(ROUNDS):
         value, prices, shares = _relaxed(columns, [column.cost for column in columns], budgets, scale)
         mixed = columns
-        if value - bound <= close * max(abs(value), abs(bound)):
+        if value - bound <= CLOSE * max(abs(value), abs(bound)):
             break
         columns = list(columns)
         # Prices swing at first: halfway to the best so far is asked too.
