@@ -19,7 +19,6 @@ from ..gpu_kernels.sizes import size_text
 from ..placement.cost import CostModel
 from ..placement.hardware import AcceleratorProfile, Estimate, HardwareProfile
 from ..placement.ledger import RAM, device_name
-from ..placement.machine import Machine
 from ..placement.plan import Plan
 from ..placement.room import CardTooSmallError, FitError
 from ..placement.shape import ModelShape
@@ -54,7 +53,7 @@ class Accelerated:
             placement=self.rebalanced.placement,
             note=note,
             cost=HostCost(self.cost.shape, self.cost.hardware.cpu) if self.cost and self.modelled else None,
-            streaming=Machine(self.cost.hardware, self.cost.shape) if self.cost and _is_staged(self.plan) else None,
+            streaming=self.cost.machine if self.cost and _is_staged(self.plan) else None,
         )
 
     def keeper(self, runner: DecoderRunner, events: EventLog) -> AcceleratorKeeper:

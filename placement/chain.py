@@ -6,7 +6,6 @@ import numpy as np
 
 from .assign import Effort, Known, assign
 from .links import Links
-from .machine import Machine
 from .menu import Menu, Task
 from .options import Flags, Floats, Ints, tabulate
 from .solve import Group, Solution, binding, solve
@@ -50,7 +49,7 @@ def _links(menus: list[Menu], binds: Flags, limits: Ints, hops: Floats) -> tuple
 
 def hop_table(task: Task) -> Floats:
     """float64 [devices, devices], from and to, in the order of the budgets; the CPU is the last."""
-    machine = Machine(task.cost.hardware, task.cost.shape)
+    machine = task.cost.machine
     order = (*task.cards, task.devices[0])
     return np.array([[machine.hop_ms(source, target, task.traffic.streams) for target in order] for source in order])
 

@@ -30,7 +30,8 @@ Timing = Callable[[Machine, Routing], Times]
 
 
 class CostModel:
-    """Predicts decode and prefill. Without a trace each expert is as likely as any other.
+    """Predicts decode and prefill. Without a trace each expert is as likely as any other. machine: with estimates as
+    they are.
 
     Raises ValueError for a trace of a model of another shape; its methods raise UnknownKindError, also one, where the
     profile lacks a kind of weights.
@@ -41,9 +42,9 @@ class CostModel:
         if trace is not None:
             _check_trace(shape, trace)
         self._routing = Routing(shape, trace)
-        self._machine = Machine(hardware, shape)
-        self._decode = DecodeCost(self._machine, self._routing.decode)
-        self._prefill = PrefillCost(self._machine, self._routing.prefill)
+        self.machine = Machine(hardware, shape)
+        self._decode = DecodeCost(self.machine, self._routing.decode)
+        self._prefill = PrefillCost(self.machine, self._routing.prefill)
 
     def decode(self, placement: Placement, traffic: Traffic) -> Prediction:
         """A step in which each of the streams gets one token. Raises ValueError for a placement of another shape."""
@@ -94,11 +95,11 @@ class CostModel:
 
     def _timed(self, timing: Timing) -> tuple[Times, float]:
         """The times, and the relative error of their sum by the estimates and, without a trace, by unknown skew."""
-        times = timing(self._machine, self._routing)
+        times = timing(self.machine, self._routing)
         sources = OF_CPU + (OF_ACCELERATORS if self.hardware.accelerators else ())
         others = [timing(Machine(self.hardware, self.shape, Slower(source)), self._routing) for source in sources]
         if self.trace is None:
-            others.append(timing(self._machine, Routing(self.shape, None, skewed=True)))
+            others.append(timing(self.machine, Routing(self.shape, None, skewed=True)))
         return times, together(*(other.total_ms / times.total_ms - 1 for other in others))
 
     def _seen_steps(self, streams: int) -> float:

@@ -7,7 +7,6 @@ from itertools import permutations
 import numpy as np
 
 from .decode_cost import add_head, add_start
-from .machine import Machine
 from .menu import Menu, Task, Way, coarse, cost_of_ways, end_menu, layer_ways, menu_of, menu_of_ways, with_disk
 from .options import Floats, Ints
 from .reuse import hits_beside_pins
@@ -40,11 +39,10 @@ def static_parts(task: Task) -> Parts:
             menu = replace(menu, cost=cost_of_ways(task, number, ways))
             alike[layer] = with_disk(task, number, menu) if disk else menu
         menus.append(alike[layer])
-    machine = Machine(cost.hardware, shape)
     starts, heads = ([Times() for _ in task.devices] for _ in range(2))
     for start, head, device in zip(starts, heads, task.devices, strict=True):
-        add_head(head, machine, device, task.traffic.streams)
-        add_start(start, machine, device)
+        add_head(head, cost.machine, device, task.traffic.streams)
+        add_start(start, cost.machine, device)
     # The embedding is looked up, not multiplied; what a step takes anyhow is counted with it.
     embed = end_menu(task, shape.embed.nbytes, [times.total_ms for times in starts])
     return [embed, *menus, end_menu(task, shape.head.nbytes, [times.total_ms for times in heads])]
