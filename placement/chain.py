@@ -1,5 +1,6 @@
 """Chain: activations go from part to part, so where the dense parts of neighbours lie costs hops between them."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -22,7 +23,8 @@ def solve_chain(task: Task, menus: list[Menu], known: Solution | None = None) ->
     limits = np.asarray(task.budgets, dtype=np.int64)
     groups = [Group(menu.cost, menu.size) for menu in menus]
     binds = binding(groups, limits)
-    links, numbers = _links(menus, binds, limits, hop_table(task))
+    hops = hop_table(task)
+    links, numbers = _links(menus, binds, limits, hops)
     answer = assign(links, EFFORT, None if known is None else Known(known.cost, known.prices[binds]))
     prices = np.zeros(len(limits))
     prices[binds] = answer.prices
@@ -33,7 +35,8 @@ def solve_chain(task: Task, menus: list[Menu], known: Solution | None = None) ->
         return Solution(options, answer.best.cost, answer.bound, prices)
     if known is not None:
         return Solution(known.choices, known.cost, answer.bound, prices)
-    return solve(groups, task.budgets)  # which tells what is missing
+    apart = solve(groups, task.budgets)  # which tells what is missing, and knows no hops
+    return replace(apart, cost=total_ms(menus, apart.choices, hops))
 
 
 def _links(menus: list[Menu], binds: Flags, limits: Ints, hops: Floats) -> tuple[Links, list[Ints]]:

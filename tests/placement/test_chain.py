@@ -4,6 +4,8 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
+from isotherm.placement import chain
+from isotherm.placement.assign import Answer
 from isotherm.placement.chain import hop_table, solve_chain, total_ms
 from isotherm.placement.cost import CostModel
 from isotherm.placement.dual import highest_bound
@@ -66,6 +68,16 @@ def test_two_equal_cards_each_take_a_run_of_layers() -> None:
     dense = [int(menu.dense[choice]) for menu, choice in zip(menus, solution.choices, strict=True)]
     assert sorted(dense) == [0] * 32 + [1] * 32
     assert sum(one != other for one, other in pairwise(dense)) == 1
+
+
+def test_hops_count_where_parts_are_chosen_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where no start of a row can be made to fit."""
+    here = task(hop_us=30, budget=2 * layer(0, 0).dense_bytes)
+    menus = [part(here, 1 - saved, 1.0) for saved in (0.0, 0.5, 0.0, 0.5, 0.0)]
+    monkeypatch.setattr(chain, "assign", lambda links, *_: Answer(None, 0.0, np.zeros(len(links.budgets))))
+    solution, hops = solve_chain(here, menus), hop_table(here)
+    assert solution.choices.tolist() == [0, 1, 0, 1, 0]
+    assert solution.cost == pytest.approx(4 + 2 * (hops[0, 1] + hops[1, 0]))
 
 
 @pytest.mark.parametrize("fitting", [4, 7])
