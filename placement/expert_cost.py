@@ -61,10 +61,8 @@ class ExpertCost:
         return np.stack([mean, square - mean**2, product - mean * self._tokens])
 
     def at(self, resident: NDArray[np.int8]) -> ExpertTime:
-        """With each expert on its device of `resident`, int8 [experts]."""
+        """With each expert on its device of `resident`, int8 [experts], of at least one."""
         devices = [int(device) for device in np.unique(resident)]  # the CPU first
-        if not devices:
-            return NO_TIME
         sums = np.stack([self._moments[device][:, resident == device].sum(axis=1) for device in devices])
         called = self._demand.touches(resident == CPU) if CPU in devices else 0.0
         once = np.array([self._branches[device].once_ms for device in devices])
