@@ -120,8 +120,8 @@ class Rebalancer:
         if rules.step_bytes < largest:
             raise ValueError(f"step_bytes is {rules.step_bytes}, too few to move an expert; allow at least {largest}")
         self._layers = tuple(layer for layer, experts in enumerate(placement.experts) if len(experts))
-        self._placement, self._costs, self._rules = placement, costs, rules
-        self._where = np.stack([placement.experts[layer] for layer in self._layers]).astype(np.int64)
+        self._costs, self._rules = costs, rules
+        self._settle(placement)
         self._pinned = np.zeros(self._where.shape, np.bool_) if pinned is None else pinned.copy()
         self._per_token = math.log(2) / rules.half_life  # of a score in steady traffic
         self._scores = np.zeros(self._where.shape) if rates is None else rates / self._per_token
