@@ -73,13 +73,13 @@ class Streaming:
             return CPU, none
         best_ms, best = np.inf, (CPU, none)
         for card in cards:
-            times = self.times(number, dense_device, card, counts, where, order)
+            times = self._times(number, dense_device, card, counts, where, order)
             count = int(np.argmin(times))
             if times[count] < min(best_ms, times[0]):
                 best_ms, best = times[count], (card, order[:count])
         return best
 
-    def times(
+    def _times(
         self,
         number: int,
         dense_device: int,
