@@ -15,6 +15,7 @@ from .trace import RoutingTrace
 FRACTIONS = (0.05, 0.1, 0.2, 0.3, 0.5)
 MAX_PARTS = 32
 SHUFFLES = 20
+_SEED = 0  # of these
 ENOUGH = 16  # choices for each expert, on average, below which a sample says nothing
 
 
@@ -81,10 +82,10 @@ def tokens_needed(trace: RoutingTrace) -> int:
     return -(-ENOUGH * trace.num_experts // trace.top_k)
 
 
-def measure_skew(trace: RoutingTrace, seed: int = 0) -> Skew | None:
-    """Everything that a trace's sample tells of skew; None if it has fewer than `tokens_needed`. The seed is for the
-    shuffles."""
-    rng = np.random.default_rng(seed)
+def measure_skew(trace: RoutingTrace) -> Skew | None:
+    """Everything that a trace's sample tells of skew; None if it has fewer than `tokens_needed`. Equal input gives
+    equal output."""
+    rng = np.random.default_rng(_SEED)
     popularity = _popularity(trace, FRACTIONS, rng)
     if popularity is None:
         return None
@@ -96,9 +97,9 @@ def measure_skew(trace: RoutingTrace, seed: int = 0) -> Skew | None:
     )
 
 
-def measure_popularity(trace: RoutingTrace, fraction: float, seed: int = 0) -> Popularity | None:
+def measure_popularity(trace: RoutingTrace, fraction: float) -> Popularity | None:
     """What `measure_skew` says of popularity, by one fraction, in a fraction of the time."""
-    return _popularity(trace, (fraction,), np.random.default_rng(seed))
+    return _popularity(trace, (fraction,), np.random.default_rng(_SEED))
 
 
 def _popularity(trace: RoutingTrace, fractions: Sequence[float], rng: np.random.Generator) -> Popularity | None:
