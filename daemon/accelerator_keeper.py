@@ -1,7 +1,7 @@
 """AcceleratorKeeper: gives memory of accelerators back and takes it again, and knows how they are used."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from ..placement.plan import Plan
 from ..placement.shape import CPU
 from .accelerator_stats import AcceleratorStats, DeviceStats
 from .attendants import Answers
-from .choices import Choices, StepRows
+from .choices import Choosing, StepRows
 from .errors import EngineError, InvalidRequestError
 from .events import EventLog
 from .expert_use import ExpertUse
@@ -25,12 +25,6 @@ from .step import StepPlan
 from .vram import SetVram, ShowPlacement
 
 GROW_S = 0.005  # for which bringing experts back may hold a step up; one that takes longer is brought alone
-
-
-class Choosing(Protocol):
-    """A runner that tells which experts the tokens of its last step went to."""
-
-    def choices(self) -> Choices | None: ...
 
 
 class AcceleratorKeeper:

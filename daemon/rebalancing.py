@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..gpu_kernels.device import DeviceError
 from ..placement.rebalance import Rebalancer, Swap
 from .attendants import Answers
-from .choices import Choices, Ids, StepRows
+from .choices import Choosing, Ids, StepRows
 from .errors import EngineError, InvalidRequestError, OverloadedError
 from .events import EventLog
 from .history_keeper import HistoryKeeper
@@ -31,12 +31,6 @@ DECIDE_EVERY = 64  # decoded tokens after which it is looked whether swaps pay
 KEEP_EVERY = 1024  # decoded tokens after which the rates are written down, if no round was
 _SOON_S = 0.01  # until an idle engine looks again whether a round is written down
 _RETRY_S = 1.0
-
-
-class Choosing(Protocol):
-    """A runner that tells which experts the tokens of its last step went to."""
-
-    def choices(self) -> Choices | None: ...
 
 
 class Resident(Protocol):
