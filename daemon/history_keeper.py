@@ -1,6 +1,5 @@
 """HistoryKeeper: writes placement histories to their file beside the engine, so that no step waits for a disk."""
 
-import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +8,6 @@ from pathlib import Path
 from .config import readable
 from .events import EventLog
 from .placement_history import HistoryError, PlacementHistory, load_history, remove_parts, save_history
-
-logger = logging.getLogger(__name__)
 
 
 class HistoryKeeper:
