@@ -75,7 +75,8 @@ class AcceleratorKeeper:
             self._use.count(choices.decode(rows)[0], self._where())
 
     def _where(self) -> NDArray[np.int8]:
-        return np.stack([self._residency.where[layer] for layer in self._layers])
+        """Of all experts, layer by layer."""
+        return np.concatenate(self._residency.where)
 
     def _grow(self, *, wait: bool) -> None:
         """wait: until what was sent has arrived, since no step is held up."""
@@ -143,8 +144,7 @@ class AcceleratorKeeper:
 
     def _snapshot(self) -> AcceleratorStats:
         residency, hits = self._residency, self._use.hits
-        lie = np.concatenate(residency.where) if residency.where else np.zeros(0, np.int8)
-        counts = np.bincount(lie + 1, minlength=len(self._accelerators) + 1)
+        counts = np.bincount(self._where() + 1, minlength=len(self._accelerators) + 1)
         return AcceleratorStats(
             devices=tuple(
                 DeviceStats(
