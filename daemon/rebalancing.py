@@ -8,7 +8,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -184,10 +184,8 @@ class Rebalancing:
     def _keep(self) -> int:
         self._unkept_tokens = 0
         return self._keeper.keep(
-            PlacementHistory(
-                fingerprint=self._start.fingerprint,
-                accelerators=self._start.accelerators,
-                layers=self._start.layers,
+            replace(
+                self._start,
                 where=table(self._rebalancer.placement),
                 rates=self._rebalancer.rates,
                 rest=self._rebalancer.rest,
