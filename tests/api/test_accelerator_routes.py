@@ -61,6 +61,13 @@ def test_a_step_that_does_not_end_is_not_waited_for() -> None:
     assert engine.waiting.cancelled()  # so the engine will leave it undone
 
 
+def test_what_was_begun_and_does_not_end_is_said_to_go_on() -> None:
+    engine = Obedient(None)
+    assert engine.waiting.set_running_or_notify_cancel()
+    with pytest.raises(EngineError, match=r"begun, and has not ended within 0\.01 s; it goes on"):
+        asyncio.run(answered(make_service(engine), ShowPlacement(), 0.01))
+
+
 def test_a_daemon_without_accelerators_says_so() -> None:
     with running(make_engine()) as client:
         response = call(make_service(client), "GET", "/admin/placement")
