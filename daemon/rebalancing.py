@@ -7,7 +7,7 @@ Its copies run beside the next steps; the CPU computes what is on its way. The n
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -66,13 +66,10 @@ class Rebalancing:
         keeper: HistoryKeeper,
         start: PlacementHistory,
         events: EventLog,
-        *,
-        automatic: bool = True,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._runner, self._residency, self._rebalancer = runner, residency, rebalancer
         self._keeper, self._start, self._events = keeper, start, events
-        self._automatic, self._clock = automatic, clock
+        self._automatic = True  # rounds are begun without being asked for
         self._rounds, self._made = deque(start.rounds), start.made
         self._announced: _Announced | None = None
         self._staged: list[Ids] = []
@@ -164,7 +161,7 @@ class Rebalancing:
 
     def _announce(self, swaps: tuple[Swap, ...]) -> None:
         self._rebalancer.apply(swaps)
-        self._rounds.append(Round(self._clock(), tuple(map(_move_of, swaps))))
+        self._rounds.append(Round(time.time(), tuple(map(_move_of, swaps))))
         while len(self._rounds) > self._rebalancer.steps_back:
             self._rounds.popleft()
         self._made += 1
