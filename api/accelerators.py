@@ -40,8 +40,13 @@ def router(service: Service) -> APIRouter:
 
 async def answered(service: Service, command: Command, patience_s: float = PATIENCE_S) -> Response:
     """What the engine says to a command, as JSON. Raises the errors of `daemon.errors`."""
+    asked = service.client.ask(command)
     try:
-        answer: Any = await asyncio.wait_for(asyncio.wrap_future(service.client.ask(command)), patience_s)
+        answer: Any = await asyncio.wait_for(asyncio.wrap_future(asked), patience_s)
     except TimeoutError:
-        raise EngineError(f"the step under way has not ended within {patience_s:g} s; nothing was changed") from None
+        if asked.cancelled():
+            told = f"the step under way has not ended within {patience_s:g} s; nothing was changed"
+        else:
+            told = f"what was asked for was begun, and has not ended within {patience_s:g} s; it goes on"
+        raise EngineError(told) from None
     return Response(orjson.dumps(answer), media_type="application/json")

@@ -9,7 +9,6 @@ ApiError(Exception)
 └── BodyTimeoutError        408, the body did not come in time
 """
 
-import logging
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +21,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..daemon.errors import EngineError, InvalidRequestError, OverloadedError, RequestError
-
-logger = logging.getLogger(__name__)
 
 ENGINE_RETRY_AFTER = 5.0
 _PLAIN_WORDS = {  # where pydantic's own name Python's types or our classes

@@ -1,7 +1,7 @@
 """AcceleratorKeeper: gives memory of accelerators back and takes it again, and knows how they are used."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from ..placement.plan import Plan
 from ..placement.shape import CPU
 from .accelerator_stats import AcceleratorStats, DeviceStats
 from .attendants import Answers
-from .choices import Choices, StepRows
+from .choices import Choosing, StepRows
 from .errors import EngineError, InvalidRequestError
 from .events import EventLog
 from .expert_use import ExpertUse
@@ -25,12 +25,6 @@ from .step import StepPlan
 from .vram import SetVram, ShowPlacement
 
 GROW_S = 0.005  # for which bringing experts back may hold a step up; one that takes longer is brought alone
-
-
-class Choosing(Protocol):
-    """A runner that tells which experts the tokens of its last step went to."""
-
-    def choices(self) -> Choices | None: ...
 
 
 class AcceleratorKeeper:
@@ -81,7 +75,8 @@ class AcceleratorKeeper:
             self._use.count(choices.decode(rows)[0], self._where())
 
     def _where(self) -> NDArray[np.int8]:
-        return np.stack([self._residency.where[layer] for layer in self._layers])
+        """Of all experts, layer by layer."""
+        return np.concatenate(self._residency.where)
 
     def _grow(self, *, wait: bool) -> None:
         """wait: until what was sent has arrived, since no step is held up."""
@@ -149,8 +144,7 @@ class AcceleratorKeeper:
 
     def _snapshot(self) -> AcceleratorStats:
         residency, hits = self._residency, self._use.hits
-        lie = np.concatenate(residency.where) if residency.where else np.zeros(0, np.int8)
-        counts = np.bincount(lie + 1, minlength=len(self._accelerators) + 1)
+        counts = np.bincount(self._where() + 1, minlength=len(self._accelerators) + 1)
         return AcceleratorStats(
             devices=tuple(
                 DeviceStats(

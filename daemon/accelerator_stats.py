@@ -28,8 +28,8 @@ class AcceleratorStats:
     experts: int
     hits: int
     given_back_bytes: int
-    decode_tok_s: float | None = None
-    prefill_tok_s: float | None = None
+    decode_tok_s: float | None
+    prefill_tok_s: float | None
 
     @property
     def hit_rate(self) -> float | None:

@@ -55,7 +55,7 @@ class Attendants:
 
     def answer(self, ask: Ask) -> None:
         """Do what a command says, and answer it, whatever happens."""
-        if ask.answer.done():
+        if ask.answer.done() or not ask.answer.set_running_or_notify_cancel():
             return  # nobody waits for it any more
         error: Exception | None = None
         try:
@@ -63,7 +63,7 @@ class Attendants:
         except Exception as problem:
             logger.info("%s failed: %s: %s", type(ask.command).__name__, type(problem).__name__, problem)
             error = problem
-        with suppress(InvalidStateError):  # it was given up meanwhile
+        with suppress(InvalidStateError):  # the engine was given up meanwhile
             if error is None:
                 ask.answer.set_result(result)
             else:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,3 +60,9 @@ class Choices:
             taken[-1] = rows.prefill_logits
         ids = [layer[chosen] for layer, chosen in zip(self.ids, taken, strict=True)]
         return ids, [layer[chosen] for layer, chosen in zip(self.weights, taken, strict=True)]
+
+
+class Choosing(Protocol):
+    """A runner that tells which experts the tokens of its last step went to."""
+
+    def choices(self) -> Choices | None: ...

@@ -18,9 +18,9 @@ class ExpertUse:
         self._first = (np.arange(layers) * experts)[:, None]
 
     def count(self, ids: Ids, where: NDArray[np.int8]) -> None:
-        """ids: [MoE layers, tokens, top_k]; where: int8 [MoE layers, experts], -1 for the CPU."""
+        """ids: [MoE layers, tokens, top_k]; where: int8, of all experts layer by layer, -1 for the CPU."""
         flat = (ids.reshape(len(ids), -1) + self._first).reshape(-1)
         counts = np.bincount(flat, minlength=self.heat.size).reshape(self.heat.shape)
         self.heat *= 2.0 ** (-ids.shape[1] / HALF_LIFE)
         self.heat += counts
-        self.hits += np.bincount(where.reshape(-1)[flat] + 1, minlength=len(self.hits))
+        self.hits += np.bincount(where[flat] + 1, minlength=len(self.hits))

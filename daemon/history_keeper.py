@@ -1,6 +1,5 @@
 """HistoryKeeper: writes placement histories to their file beside the engine, so that no step waits for a disk."""
 
-import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +8,6 @@ from pathlib import Path
 from .config import readable
 from .events import EventLog
 from .placement_history import HistoryError, PlacementHistory, load_history, remove_parts, save_history
-
-logger = logging.getLogger(__name__)
 
 
 class HistoryKeeper:
@@ -30,14 +27,19 @@ class HistoryKeeper:
         """What was kept of the model. A file that cannot be used is put aside."""
         try:
             remove_parts(self.path)
-            return load_history(self.path, fingerprint)
+            return self._usable(fingerprint)
         except OSError as error:
             self._events.record("placement_history_unread", f"{readable(self.path)}: {error}; it is begun anew")
+            return None
+
+    def _usable(self, fingerprint: str) -> PlacementHistory | None:
+        try:
+            return load_history(self.path, fingerprint)
         except HistoryError as error:
             aside = self.path.with_name(self.path.name + ".rejected")
             self.path.replace(aside)
             self._events.record("placement_history_rejected", f"{error}; now it is {readable(aside)}, and begun anew")
-        return None
+            return None
 
     @contextmanager
     def keeping(self) -> Iterator[None]:

@@ -7,8 +7,8 @@ Its copies run beside the next steps; the CPU computes what is on its way. The n
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..gpu_kernels.device import DeviceError
 from ..placement.rebalance import Rebalancer, Swap
 from .attendants import Answers
-from .choices import Choices, Ids, StepRows
+from .choices import Choosing, Ids, StepRows
 from .errors import EngineError, InvalidRequestError, OverloadedError
 from .events import EventLog
 from .history_keeper import HistoryKeeper
@@ -31,12 +31,6 @@ DECIDE_EVERY = 64  # decoded tokens after which it is looked whether swaps pay
 KEEP_EVERY = 1024  # decoded tokens after which the rates are written down, if no round was
 _SOON_S = 0.01  # until an idle engine looks again whether a round is written down
 _RETRY_S = 1.0
-
-
-class Choosing(Protocol):
-    """A runner that tells which experts the tokens of its last step went to."""
-
-    def choices(self) -> Choices | None: ...
 
 
 class Resident(Protocol):
@@ -72,13 +66,10 @@ class Rebalancing:
         keeper: HistoryKeeper,
         start: PlacementHistory,
         events: EventLog,
-        *,
-        automatic: bool = True,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._runner, self._residency, self._rebalancer = runner, residency, rebalancer
         self._keeper, self._start, self._events = keeper, start, events
-        self._automatic, self._clock = automatic, clock
+        self._automatic = True  # rounds are begun without being asked for
         self._rounds, self._made = deque(start.rounds), start.made
         self._announced: _Announced | None = None
         self._staged: list[Ids] = []
@@ -170,7 +161,7 @@ class Rebalancing:
 
     def _announce(self, swaps: tuple[Swap, ...]) -> None:
         self._rebalancer.apply(swaps)
-        self._rounds.append(Round(self._clock(), tuple(map(_move_of, swaps))))
+        self._rounds.append(Round(time.time(), tuple(map(_move_of, swaps))))
         while len(self._rounds) > self._rebalancer.steps_back:
             self._rounds.popleft()
         self._made += 1
@@ -190,10 +181,8 @@ class Rebalancing:
     def _keep(self) -> int:
         self._unkept_tokens = 0
         return self._keeper.keep(
-            PlacementHistory(
-                fingerprint=self._start.fingerprint,
-                accelerators=self._start.accelerators,
-                layers=self._start.layers,
+            replace(
+                self._start,
                 where=table(self._rebalancer.placement),
                 rates=self._rebalancer.rates,
                 rest=self._rebalancer.rest,

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from ..placement.placed import Placement
 from ..placement.rebalance import MoveCosts, Rebalancer, Rules
+from .choices import Choosing
 from .events import EventLog
 from .history_keeper import HistoryKeeper
 from .placement_history import PlacementHistory, moe_layers, table
-from .rebalancing import Choosing, Rebalancing, Resident
+from .rebalancing import Rebalancing, Resident
 
 STEP_MS = 5.0  # for which the copies of a round may hold a step up; an expert that takes longer is moved alone
 

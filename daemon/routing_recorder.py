@@ -6,7 +6,6 @@ decodes is only copied; after some steps all of them are counted together.
 
 import threading
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +13,10 @@ from numpy.typing import NDArray
 from ..experts.model import Model
 from ..placement.trace import RoutingTrace
 from ..placement.trace_builder import TraceBuilder
-from .choices import Choices, Ids, StepRows, Weights
+from .choices import Choices, Choosing, Ids, StepRows, Weights
 from .step import Chunk, StepPlan
 
 STAGED_TOKENS = 128
-
-
-class Choosing(Protocol):
-    """A runner that tells which experts the tokens of its last step went to."""
-
-    def choices(self) -> Choices | None: ...
 
 
 class RoutingRecorder:

@@ -1,6 +1,5 @@
 """TraceKeeper: keeps the routing of live traffic across restarts, in one file for each model."""
 
-import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +12,6 @@ from .config import readable
 from .events import EventLog
 from .machine import lower_priority
 from .routing_recorder import RoutingRecorder
-
-logger = logging.getLogger(__name__)
 
 HALF_LIFE = 1_000_000  # tokens of a phase after which older ones count half
 EVERY_S = 60.0

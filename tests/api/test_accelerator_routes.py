@@ -1,36 +1,17 @@
 """GET /admin/placement and POST /admin/vram, on engines that are played."""
 
 import asyncio
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
 from isotherm.api.accelerators import answered
 from isotherm.daemon.errors import EngineError, InvalidRequestError
-from isotherm.daemon.messages import Command
 from isotherm.daemon.vram import SetVram, ShowPlacement
 from support.api_service import call, make_service
 from support.engine_runs import make_engine, running
-from support.scripted_engine import ScriptedEngine
+from support.obedient_engine import Obedient
 
 VRAM = "/admin/vram"
-
-
-class Obedient(ScriptedEngine):
-    """Answers a command with `answer`, or as that error says; None lets it wait for ever."""
-
-    def __init__(self, answer: Any) -> None:
-        super().__init__(lambda submit: [])
-        self.answer, self.asked = answer, []
-        self.waiting: Future[Any] = Future()
-
-    def ask(self, command: Command) -> "Future[Any]":
-        self.asked.append(command)
-        if isinstance(self.answer, Exception):
-            self.waiting.set_exception(self.answer)
-        elif self.answer is not None:
-            self.waiting.set_result(self.answer)
-        return self.waiting
 
 
 def test_placement_is_the_engines_answer() -> None:
@@ -78,6 +59,13 @@ def test_a_step_that_does_not_end_is_not_waited_for() -> None:
     with pytest.raises(EngineError, match=r"has not ended within 0\.01 s; nothing was changed"):
         asyncio.run(answered(make_service(engine), ShowPlacement(), 0.01))
     assert engine.waiting.cancelled()  # so the engine will leave it undone
+
+
+def test_what_was_begun_and_does_not_end_is_said_to_go_on() -> None:
+    engine = Obedient(None)
+    assert engine.waiting.set_running_or_notify_cancel()
+    with pytest.raises(EngineError, match=r"begun, and has not ended within 0\.01 s; it goes on"):
+        asyncio.run(answered(make_service(engine), ShowPlacement(), 0.01))
 
 
 def test_a_daemon_without_accelerators_says_so() -> None:

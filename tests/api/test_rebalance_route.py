@@ -1,33 +1,14 @@
 """POST /admin/rebalance: what it asks of the engine, and what it makes of bad bodies."""
 
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
 from isotherm.daemon.errors import InvalidRequestError
 from isotherm.daemon.rebalance import Rebalance
 from support.api_service import call, make_service
-from support.scripted_engine import ScriptedEngine
+from support.obedient_engine import Obedient
 
 PATH = "/admin/rebalance"
-
-
-class Obedient(ScriptedEngine):
-    """Answers commands."""
-
-    def __init__(self, answer: Any) -> None:
-        super().__init__(lambda submit: [])
-        self._answer = answer
-        self.asked: list[Rebalance] = []
-
-    def ask(self, command: Rebalance) -> "Future[Any]":
-        self.asked.append(command)
-        future: Future[Any] = Future()
-        if isinstance(self._answer, Exception):
-            future.set_exception(self._answer)
-        else:
-            future.set_result(self._answer)
-        return future
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from isotherm.daemon.assembly import Assembly
-from isotherm.daemon.errors import InvalidRequestError
+from isotherm.daemon.errors import EngineError, InvalidRequestError
 from isotherm.daemon.paths import packed_folder
 from isotherm.daemon.vram import SetVram, ShowPlacement
 from isotherm.experts.model import open_model
@@ -152,6 +152,16 @@ def test_a_limit_that_cannot_be_is_refused(limits: dict[str, int], told: str, as
     with pytest.raises(InvalidRequestError, match=told):
         ask(assembly, SetVram(limits=limits))
     assert hot(assembly) == HOT
+
+
+def test_whoever_wants_memory_of_a_lost_device_is_told_so(assembly: Assembly) -> None:
+    full, expected = limited(assembly, None), say(assembly)
+    card_of(assembly).faults.fail("copy")
+    limited(assembly, full["used_bytes"] - full["expert_bytes"] // 2)
+    until(lambda: "vram_not_taken" in assembly.engine.events.counts())
+    with pytest.raises(EngineError, match=r"gpu0: emulated:0: .* is lost"):
+        limited(assembly, full["used_bytes"] - full["expert_bytes"])
+    assert say(assembly, "b") == expected
 
 
 def test_a_step_whose_memory_runs_out_goes_on_with_fewer_experts_there(

@@ -146,3 +146,20 @@ def test_what_nobody_waits_for_any_more_is_not_done():
         runner.let_go()
         kept.result(PATIENCE_S)
     assert done == [2]
+
+
+def test_what_was_begun_cannot_be_called_off():
+    watcher, begun, go_on = Watcher(), threading.Event(), threading.Event()
+
+    def slow(command: Double) -> int:
+        begun.set()
+        assert go_on.wait(PATIENCE_S)
+        return 2 * command.number
+
+    watcher.commands[Double] = slow
+    with running(make_engine(attendants=[watcher])) as client:
+        asked = client.ask(Double(1))
+        assert begun.wait(PATIENCE_S)
+        called_off = asked.cancel()
+        go_on.set()
+        assert not called_off and asked.result(PATIENCE_S) == 2

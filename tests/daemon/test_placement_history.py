@@ -111,6 +111,14 @@ def test_a_damaged_file_is_put_aside(text: str, tmp_path: Path) -> None:
     assert not file.exists() and (tmp_path / "h.json.rejected").read_text() == text
 
 
+def test_a_file_that_cannot_be_put_aside_is_told_and_begun_anew(tmp_path: Path) -> None:
+    file, events = tmp_path / "h.json", EventLog()
+    file.write_text("{")
+    (tmp_path / "h.json.rejected").mkdir()  # no file can take its name
+    assert HistoryKeeper(file, events).load("ab") is None
+    assert events.counts() == {"placement_history_unread": 1}
+
+
 def test_what_dead_processes_left_is_removed(tmp_path: Path) -> None:
     file = tmp_path / "h.json"
     save_history(file, replace(HISTORY, made=10))

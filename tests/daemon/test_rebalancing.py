@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from isotherm.daemon.choices import Choices
-from isotherm.daemon.errors import InvalidRequestError, OverloadedError
+from isotherm.daemon.errors import EngineError, InvalidRequestError, OverloadedError
 from isotherm.daemon.events import EventLog
 from isotherm.daemon.history_keeper import HistoryKeeper
 from isotherm.daemon.placement_history import PlacementHistory
@@ -283,6 +283,14 @@ def test_a_device_that_fails_ends_the_round_and_nothing_else() -> None:
     case.residents.where[1][:] = CPU  # it was given up
     case.decode(3)
     assert case.ask()["swaps"] == [] and case.ask()["rounds_back"] == 0
+
+
+def test_whoever_asks_of_a_device_that_fails_is_told_so() -> None:
+    case = Case()
+    case.decode(3)
+    case.residents.fault = DeviceLostError("card: a copy failed")
+    with pytest.raises(EngineError, match="which the next step will do without: card: a copy failed"):
+        case.ask()
 
 
 def test_residents_that_others_moved_are_followed() -> None:
