@@ -60,6 +60,7 @@ class Cuda:
         free, total = library.cuda.mem_get_info(number)
         self._budget = Budget(self.name, int(free) if limit_bytes is None else limit_bytes, int(total))
         self._streams = {name: library.cuda.Stream(device=self.tensors) for name in STREAMS}
+        self._locked: set[int] = set()  # addresses of what was locked for this card first
         self._failure: str | None = None
         self._capturing = False
 
@@ -115,6 +116,7 @@ class Cuda:
         for flags in (_PORTABLE | _READ_ONLY, _PORTABLE):
             error = int(register(memory.data_ptr(), memory.nbytes, flags))
             if error == 0:
+                self._locked.add(memory.data_ptr())
                 return True
             with suppress(RuntimeError):  # the refusal, which torch tells of at its next kernel
                 self._torch.empty((1,), dtype=torch.uint8, device=self.tensors).fill_(0)
@@ -123,7 +125,9 @@ class Cuda:
         return False
 
     def unlock(self, memory: torch.Tensor) -> None:
-        self._torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+        if memory.data_ptr() in self._locked:  # else the driver refuses, and a later kernel would seem to fail
+            self._locked.remove(memory.data_ptr())
+            self._torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
 
     def launch(self, work: Callable[[], object], cost: Costs) -> None:
         self.check()

@@ -1,6 +1,6 @@
 """Kernels: the ops of a decoder on an accelerator, on torch tensors of its memory. `reference` defines them in torch,
-`triton` has them for CUDA. They write into buffers that they are given and allocate nothing that outlives them, so that
-their launches can be captured.
+`triton_kernels` has them for CUDA. They write into buffers that they are given and allocate nothing that outlives them,
+so that their launches can be captured.
 
 The numbers are those of the CPU's kernels: activations become the same 8-bit codes, products of codes are exact sums of
 integers, and floats are added in the same order (`cpu_kernels.tiles.dot`, `combine`). So which device computes an

@@ -1,6 +1,6 @@
 """What graphics cards and their links do, measured with torch: for a hardware profile. Nothing where there is no card.
 
-torch is imported here only, and only when it is asked for.
+torch is imported only once it is asked for: who has no card may do without.
 """
 
 import time

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-ROWS, GROUP, SPAN = 16, 32, 64  # rows of a tile; columns that share a scale, or that a record shares one for
+ROWS, SPAN = 16, 64  # rows of a tile; columns that a record shares a scale for
 SENTINEL = -1  # in a table of slots: the expert is not here
 
 

@@ -6,6 +6,7 @@ from .jit import kernel
 
 MAGIC = tl.constexpr(12582912.0)  # 1.5 x 2^23: a sum with it is rounded to an integer, halves to even
 SMALLEST = tl.constexpr(2.0**-100)  # a span below it is all zero
+INFINITY = tl.constexpr(0x7F800000)  # its bits; those of a NaN exceed them
 
 
 @kernel
@@ -38,6 +39,12 @@ def gated(gate, up):
 
 
 @kernel
+def bfloat(bits):
+    """The numbers of bfloat16 given as int16."""
+    return (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
+
+
+@kernel
 def bfloat_bits(x):
     """The bfloat16 nearest to each float32, ties to even, as int16. A NaN stays one."""
     bits = x.to(tl.uint32, bitcast=True)
@@ -47,11 +54,15 @@ def bfloat_bits(x):
 
 
 @kernel
+def magnitude_bits(x):
+    """The bits of magnitudes, which order like them; those of a NaN exceed all others."""
+    return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@kernel
 def quantise(values):
     """values [R, 64] -> int8 codes [R, 64] and the float32 scales [R] of a "q8" record."""
-    # Magnitudes order like their bits, and so NaN wins and shows in the scale.
-    bits = values.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    largest = tl.max(bits, axis=1).to(tl.float32, bitcast=True)
+    largest = tl.max(magnitude_bits(values), axis=1).to(tl.float32, bitcast=True)  # NaN wins and shows in the scale
     nothing = largest < SMALLEST
     inverse = tl.where(nothing, 0.0, tl.div_rn(127.0, tl.where(nothing, 1.0, largest)))
     whole = values * inverse[:, None] + MAGIC

@@ -7,6 +7,7 @@ a span in its unit; L: the kind, as `layout.Layout`.
 
 import triton.language as tl
 
+from .arithmetic import bfloat
 from .jit import kernel
 
 
@@ -97,7 +98,7 @@ def minimum_of(unit, number, lines, place: tl.constexpr, L: tl.constexpr):
 def _header(at, lines, L: tl.constexpr):
     bits = _short(at, lines)
     if L.bfloat:
-        return (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
+        return bfloat(bits)
     else:
         return bits.to(tl.float16, bitcast=True).to(tl.float32)
 

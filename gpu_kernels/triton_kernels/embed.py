@@ -2,6 +2,7 @@
 
 import triton.language as tl
 
+from .arithmetic import bfloat
 from .codes import codes_of, minimum_of, scale_of, words_of
 from .floats import small_float
 from .jit import kernel
@@ -47,8 +48,7 @@ def _floats(unit, lane, column, L: tl.constexpr):
     elif L.form == "f16":
         return tl.load(unit.to(tl.pointer_type(tl.float16)) + 16 * column + lane).to(tl.float32)
     elif L.form == "bf16":
-        bits = tl.load(unit.to(tl.pointer_type(tl.int16)) + (32 * (column // 2) + 2 * lane + column % 2))
-        return (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
+        return bfloat(tl.load(unit.to(tl.pointer_type(tl.int16)) + (32 * (column // 2) + 2 * lane + column % 2)))
     else:
         codes = tl.load(unit + (64 + 32 * (column // 2) + 2 * lane + column % 2))
         return small_float(codes) * (tl.load(unit.to(tl.pointer_type(tl.float32)) + lane) * 256.0)

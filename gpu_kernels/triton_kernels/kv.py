@@ -12,9 +12,8 @@ import triton
 import triton.language as tl
 
 from ..kernels import KvCache, Sequences
-from .arithmetic import MAGIC, SMALLEST, bfloat_bits
+from .arithmetic import INFINITY, MAGIC, SMALLEST, bfloat_bits, magnitude_bits
 from .jit import EXACT, kernel
-from .lanes import INFINITY, magnitude_bits
 
 BLOCK = 16  # positions
 _CODES = {"int16": torch.int16, "int8": torch.int8}

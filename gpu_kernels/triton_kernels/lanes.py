@@ -5,8 +5,6 @@ import triton.language as tl
 from .arithmetic import MAGIC
 from .jit import kernel
 
-INFINITY = tl.constexpr(0x7F800000)  # its bits; those of a NaN exceed them
-
 
 @kernel
 def sum_lanes(x, ROWS: tl.constexpr):
@@ -36,15 +34,3 @@ def exp2(x):
     y = tl.fma(y, part, 1.0)
     exponent = shifted.to(tl.int32, bitcast=True) << 23
     return (y.to(tl.int32, bitcast=True) + exponent).to(tl.float32, bitcast=True)
-
-
-@kernel
-def magnitude_bits(x):
-    """The bits of magnitudes, which order like them; those of a NaN exceed all others."""
-    return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-
-
-@kernel
-def bfloat(bits):
-    """The numbers of bfloat16 given as int16."""
-    return (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)

@@ -11,9 +11,8 @@ bucket of 1/32 in log-probability where it ends, as the host's sampler does.
 import torch
 import triton.language as tl
 
-from .arithmetic import exp_of
+from .arithmetic import INFINITY, exp_of, magnitude_bits
 from .jit import EXACT, kernel
-from .lanes import INFINITY, magnitude_bits
 
 _BLOCK = 1024
 _LARGEST = 1 << 20  # vocabulary

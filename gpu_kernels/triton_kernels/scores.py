@@ -10,9 +10,8 @@ queries: (numbers, where each row begins [ROWS], which rows there are [ROWS], wh
 
 import triton.language as tl
 
-from .arithmetic import MAGIC, SMALLEST
+from .arithmetic import INFINITY, MAGIC, SMALLEST, bfloat, magnitude_bits
 from .jit import kernel
-from .lanes import INFINITY, bfloat, magnitude_bits
 
 QUERY_LIMIT = tl.constexpr(8191.0)  # the largest code of a query
 LOG2_E = tl.constexpr(1.4426950408889634)

@@ -7,8 +7,8 @@ in a fused chain over positions. `cache` is that of `scores`.
 
 import triton.language as tl
 
+from .arithmetic import bfloat, magnitude_bits
 from .jit import kernel
-from .lanes import bfloat, magnitude_bits
 from .scores import codes, dot_codes, place_of, scaling, unpaired, widened
 
 WEIGHT_LIMIT = tl.constexpr(16383.0)  # the largest code of a weight

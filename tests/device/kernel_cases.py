@@ -10,9 +10,9 @@ from isotherm.cpu_kernels.kv_layout import KV_KINDS
 from isotherm.cpu_kernels.layout import KINDS
 from isotherm.gpu_kernels.kernels import Kernels, Routing, Sequences
 from isotherm.gpu_kernels.tensors import Record
-from support.device_kv import count_of, empty_cache, heads_of
+from support.device_kv import empty_cache, heads_of
 from support.matrices import random_matrix, random_rows
-from support.torch_values import empty_record, groups_of, matrix_of, slot_table, tensor
+from support.torch_values import count_of, empty_record, groups_of, matrix_of, slot_table, tensor
 
 from .moved import Moved
 

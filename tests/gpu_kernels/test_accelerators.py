@@ -100,12 +100,13 @@ def test_copies_that_do_not_fit_are_refused(card: Accelerator) -> None:
         card.copy(there[:, :2], here[:2], "to")
 
 
-@pytest.mark.parametrize("what", ["empty", "pinned", "record", "wait", "synchronise", "capture"])
+@pytest.mark.parametrize("what", ["empty", "pinned", "lock", "record", "wait", "synchronise", "capture"])
 def test_what_cannot_be_captured_is_refused(card: Accelerator, what: str) -> None:
     event = card.record("to")
     calls = {
         "empty": lambda: card.empty((1,), torch.uint8),
         "pinned": lambda: card.pinned((1,), torch.uint8),
+        "lock": lambda: card.lock(torch.zeros(1, dtype=torch.uint8)),
         "record": lambda: card.record("compute"),
         "wait": lambda: card.wait("compute", event),
         "synchronise": card.synchronise,

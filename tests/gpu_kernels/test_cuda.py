@@ -195,3 +195,14 @@ def test_host_memory_is_locked_and_unlocked(fake: FakeTorch, card: Cuda) -> None
 def test_a_driver_may_refuse_to_lock(refusals: dict[int, int], granted: bool, fake: FakeTorch, card: Cuda) -> None:
     fake.refusals = refusals
     assert card.lock(torch.zeros(100, dtype=torch.uint8)) == granted
+
+
+def test_memory_is_unlocked_by_the_card_that_it_was_locked_for_first(fake: FakeTorch, card: Cuda) -> None:
+    memory, other = torch.zeros(100, dtype=torch.uint8), Cuda(library=fake)
+    assert card.lock(memory)
+    fake.refusals = {9: 712}
+    assert other.lock(memory)
+    other.unlock(memory)
+    assert fake.locked == [memory.data_ptr()]
+    card.unlock(memory)
+    assert fake.locked == []

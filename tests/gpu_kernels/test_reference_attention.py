@@ -2,30 +2,17 @@
 
 import numpy as np
 import pytest
-import torch
 from isotherm.cpu_kernels.kv_layout import KV_KINDS
 from isotherm.cpu_kernels.layout import KV_BLOCK, SEGMENT
 from isotherm.gpu_kernels.reference.attention import attend
-from support.device_kv import cache_of, count_of, heads_of, sequences_of
+from support.device_attention import attended
 from support.kv import Cache, random_q, random_table
 
 LONG = 3 * SEGMENT // KV_BLOCK + 1  # blocks of three segments and a little more
-FLOATS = [kind for kind, numbers in KV_KINDS.items() if not numbers.limit]
-SPARE = 3  # rows of the buffers beyond the step's tokens
 
 
 def run(cache, sequences, window=0):
-    """As `Cache.attend`, but by torch."""
-    heads = sequences[0][0].shape[1]
-    q = torch.from_numpy(np.concatenate([q for q, _, _ in sequences])).flatten(1)
-    parts = [(np.arange(first, first + len(q)), table) for q, table, first in sequences]
-    out = torch.full((len(q) + SPARE, q.shape[1]), 7.0)
-    memory = cache_of(cache.kind, cache.head_dim, cache.cache)
-    shape = heads_of(heads, cache.kv_heads, cache.head_dim, window=window)
-    attend(q, memory, shape, sequences_of(parts), out, count_of(len(q)))
-    assert (out[len(q) :] == 7).all()
-    rows = out[: len(q)].unflatten(1, (heads, -1)).numpy()
-    return np.split(rows, np.cumsum([len(q) for q, _, _ in sequences])[:-1])
+    return attended(attend, cache, sequences, window)
 
 
 def assert_same(cache, sequences, window=0):

@@ -6,7 +6,6 @@ import torch
 from isotherm.cpu_kernels.layout import KINDS, padded
 from isotherm.gpu_kernels.reference import TorchKernels
 from isotherm.gpu_kernels.tensors import SENTINEL
-from support.experts_sum import combined
 from support.matrices import Bank, random_rows, run_experts
 from support.torch_values import count_of, empty_record, groups_of, matrix_of, slot_table, tensor
 
@@ -94,25 +93,3 @@ def test_pairs_lie_by_slot_in_whole_blocks(count, resident, block):
     rest = len(blocks) - len(expected)
     expected += [(SENTINEL, [2 * count] * block)] * rest
     assert list(zip(groups.slots.tolist(), blocks, strict=True)) == expected
-
-
-@pytest.mark.parametrize("top_k", [1, 2, 3, 8])
-@pytest.mark.parametrize("n", [1, 17, 100])
-def test_combine_gives_the_bits_of_the_cpu(n, top_k):
-    rng = np.random.default_rng([n, top_k])
-    x, outs = (rng.standard_normal((rows, n), np.float32) for rows in (9, 9 * top_k))
-    weights = rng.random((9, top_k), np.float32)
-    weights[::2] /= weights[::2].sum(axis=1, keepdims=True)
-    got = tensor(np.concatenate([x, x[:1]]))
-    KERNELS.combine(got, tensor(outs), tensor(weights), None, count_of(9))
-    np.testing.assert_array_equal(got[:9], combined(x, outs, np.arange(9 * top_k), weights))
-    np.testing.assert_array_equal(got[9], x[0])
-
-
-def test_combine_of_a_shared_expert_and_of_a_dense_branch():
-    x, outs, gate = random_rows(9, 40), random_rows(9, 40, 1), np.linspace(-100, 20, 9, dtype=np.float32)
-    for gates in (None, gate):
-        got = tensor(x.copy())
-        KERNELS.combine(got, tensor(outs), None, None if gates is None else tensor(gates), count_of(9))
-        expected = combined(x, outs, np.arange(9), gate=None if gates is None else gates[:, None])
-        np.testing.assert_array_equal(got, expected)

@@ -6,8 +6,9 @@ import torch
 from isotherm.cpu_kernels.kv_layout import KV_KINDS
 from isotherm.gpu_kernels.reference.attention import attend
 from isotherm.gpu_kernels.reference.kv_blocks import gather_blocks, scatter_blocks, staging_bytes
-from support.device_kv import cache_of, count_of, empty_cache, heads_of, sequences_of
+from support.device_kv import cache_of, empty_cache, heads_of, sequences_of
 from support.kv import Cache, random_q, random_table
+from support.torch_values import count_of
 
 FROM, TO = torch.tensor([7, 2, 5, 0]), torch.tensor([1, 3, 0, 4])
 

@@ -7,8 +7,9 @@ from isotherm.cpu_kernels.kv_layout import KV_KINDS
 from isotherm.gpu_kernels.kernels import Sequences
 from isotherm.gpu_kernels.reference.kv import store
 from isotherm.gpu_kernels.reference.rope import rotate
-from support.device_kv import count_of, empty_cache, heads_of, parts_of
+from support.device_kv import empty_cache, heads_of, parts_of
 from support.rope import BLOCKS, EPS, Case
+from support.torch_values import count_of
 
 SPARE = 2  # rows of the buffers beyond the step's tokens
 

@@ -9,9 +9,9 @@ from isotherm.cpu_kernels.kv_layout import KV_KINDS
 from isotherm.gpu_kernels.kernels import Sequences
 from isotherm.gpu_kernels.reference import TorchKernels
 from isotherm.gpu_kernels.triton_kernels import triton_kernels
-from support.device_kv import count_of, empty_cache, heads_of
+from support.device_kv import empty_cache, heads_of
 from support.rope import BLOCKS, EPS, Case
-from support.torch_values import empty_record, tensor
+from support.torch_values import count_of, empty_record, tensor
 
 pytest.importorskip("triton")
 KERNELS = TorchKernels(), triton_kernels()

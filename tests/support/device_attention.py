@@ -8,8 +8,9 @@ import torch
 from isotherm.gpu_kernels.kernels import Heads, KvCache
 from isotherm.gpu_kernels.kernels import Sequences as Places
 
-from .device_kv import cache_of, count_of, heads_of, sequences_of
+from .device_kv import cache_of, heads_of, sequences_of
 from .kv import Cache
+from .torch_values import count_of
 
 Attend = Callable[[torch.Tensor, KvCache, Heads, Places, torch.Tensor, torch.Tensor], None]
 SPARE = 3  # rows of the buffers beyond the step's tokens

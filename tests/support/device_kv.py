@@ -38,7 +38,3 @@ def sequences_of(parts):
     rows = np.repeat(np.arange(len(parts)), [len(positions) for positions, _ in parts])
     slots = tables[rows, positions // 16] * 16 + positions % 16
     return Sequences(*(torch.from_numpy(x.astype(np.int64)) for x in (positions, slots, rows, tables)))
-
-
-def count_of(tokens):
-    return torch.tensor([tokens], dtype=torch.int32)

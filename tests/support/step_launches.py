@@ -6,8 +6,8 @@ from isotherm.cpu_kernels.kv_layout import KV_KINDS
 from isotherm.gpu_kernels.kernels import Kernels, Routing, Sequences
 from isotherm.gpu_kernels.triton_kernels import triton_kernels
 from isotherm.gpu_kernels.triton_kernels.jit import EXACT, kernel
-from support.device_kv import count_of, empty_cache, heads_of
-from support.torch_values import empty_record
+from support.device_kv import empty_cache, heads_of
+from support.torch_values import count_of, empty_record
 
 BLOCKS, HEAD_DIM = 200, 128
 
