@@ -17,7 +17,7 @@ from ..gpu_kernels.device import Accelerator, Cost, Costs
 from ..gpu_kernels.kernels import Heads, Kernels, Routing
 from ..gpu_kernels.tensors import Groups, Matrix, Record
 from . import device_costs as costs
-from .cpu_ops import turns_of
+from .cpu_ops import prefix_of, turns_of
 from .device_buffers import DeviceBuffers
 from .device_cache import device_caches
 from .device_forms import DeviceForms
@@ -189,12 +189,12 @@ class DeviceOps:
 
     def feed_forward(self, layer: int, branch: str, *, together: bool) -> None:
         """Of a shared or a dense branch; `together` makes no difference."""
-        gate, up = (self.weights.bank(_prefix(layer, branch) + part) for part in ("gate", "up"))
+        gate, up = (self.weights.bank(prefix_of(layer, branch) + part) for part in ("gate", "up"))
         self._gate_up(layer, branch, (gate, up), costs.products((gate, up), self.rows))
 
     def project_down(self, layer: int, branch: str) -> None:
         """Of a shared or a dense branch."""
-        down = self.weights.bank(_prefix(layer, branch) + "down")
+        down = self.weights.bank(prefix_of(layer, branch) + "down")
         self._down(layer, branch, down, costs.products((down,), self.rows))
         gated = branch == "shared" and self._spec.shared_gate
         self._combine(None, self.buffers.gate_logits[: self.rows, 0] if gated else None, 1)
@@ -259,14 +259,14 @@ class DeviceOps:
                 self._queue(align, Cost(8.0 * self.rows))
 
     def _gate_up(self, layer: int, branch: str, matrices: tuple[Matrix, Matrix], cost: Costs) -> None:
-        prefix, (gate, up) = _prefix(layer, branch), matrices
+        prefix, (gate, up) = prefix_of(layer, branch), matrices
         x = self._normed(prefix + "gate", prefix + "up")
         groups, inner = self._places(branch, prefix, gate)
         work = partial(self._kernels.gate_up, x, gate, up, groups, inner, self._count)
         self._queue(work, cost)
 
     def _down(self, layer: int, branch: str, down: Matrix, cost: Costs) -> None:
-        groups, inner = self._places(branch, _prefix(layer, branch), down)
+        groups, inner = self._places(branch, prefix_of(layer, branch), down)
         outs = self.buffers.outs[: self.rows * groups.top_k, : self._spec.hidden_size]
         work = partial(self._kernels.down, inner, down, groups, outs, self._count)
         self._queue(work, cost)
@@ -287,7 +287,3 @@ class DeviceOps:
         bias = self.weights.vector(role + "_bias", matrix.rows) if self.weights.has(role + "_bias") else None
         linear = partial(self._kernels.linear, x, matrix, out, self._count, bias=bias, limit=limit, add=add)
         self._queue(linear, costs.products((matrix,), self.rows))
-
-
-def _prefix(layer: int, branch: str) -> str:
-    return f"layers.{layer}." + (branch + "." if branch else "")
