@@ -165,8 +165,7 @@ class DeviceOps:
             out,
             self._count,
         )
-        seen = self.inputs.seen(spec.sliding_window)
-        self._queue(attend, costs.attention(*seen, spec.num_heads, spec.head_dim, self._position_bytes))
+        self._queue(attend, self._attention_cost)
         to_record = partial(self._kernels.to_record, out, self._mixed(layer), self._count)
         self._queue(to_record, costs.values(self.rows, spec.q_size))
 
@@ -190,12 +189,12 @@ class DeviceOps:
     def feed_forward(self, layer: int, branch: str, *, together: bool) -> None:
         """Of a shared or a dense branch; `together` makes no difference."""
         gate, up = (self.weights.bank(prefix_of(layer, branch) + part) for part in ("gate", "up"))
-        self._gate_up(layer, branch, (gate, up), costs.products((gate, up), self.rows))
+        self._gate_up(layer, branch, (gate, up), partial(costs.products, (gate, up), self.rows))
 
     def project_down(self, layer: int, branch: str) -> None:
         """Of a shared or a dense branch."""
         down = self.weights.bank(prefix_of(layer, branch) + "down")
-        self._down(layer, branch, down, costs.products((down,), self.rows))
+        self._down(layer, branch, down, partial(costs.products, (down,), self.rows))
         gated = branch == "shared" and self._spec.shared_gate
         self._combine(None, self.buffers.gate_logits[: self.rows, 0] if gated else None, 1)
 
@@ -234,6 +233,11 @@ class DeviceOps:
     def _queue(self, work: Callable[[], object], cost: Costs) -> None:
         if self.rows:
             self.accelerator.launch(work, cost)
+
+    def _attention_cost(self) -> Cost:
+        spec = self._spec
+        seen = self.inputs.seen(spec.sliding_window)
+        return costs.attention(*seen, spec.num_heads, spec.head_dim, self._position_bytes)
 
     def _record_of(self, role: str) -> Form:
         """That a matrix or a bank reads."""
@@ -286,4 +290,4 @@ class DeviceOps:
         matrix = self.weights.matrix(role)
         bias = self.weights.vector(role + "_bias", matrix.rows) if self.weights.has(role + "_bias") else None
         linear = partial(self._kernels.linear, x, matrix, out, self._count, bias=bias, limit=limit, add=add)
-        self._queue(linear, costs.products((matrix,), self.rows))
+        self._queue(linear, partial(costs.products, (matrix,), self.rows))
