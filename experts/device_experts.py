@@ -46,10 +46,9 @@ class DeviceExperts:
         layers: tuple[int, ...],
         tokens: int,
         normed: Rows,
-        staging: Staging | None = None,
     ) -> None:
         assert spec.routing is not None
-        self.staging = staging
+        self.staging: Staging | None = None
         self._accelerator, self._kernels, self._hidden = accelerator, kernels, spec.hidden_size
         parts = {layer: parts_of(weights, layer) for layer in layers}
         self._forms = {layer: one_plain(records_of((gate, up))) for layer, (gate, up, _) in parts.items()}

@@ -65,9 +65,5 @@ class DeviceWeights:
     def has(self, role: str) -> bool:
         return role in self._vectors
 
-    @property
-    def nbytes(self) -> int:
-        return self._memory.nbytes
-
     def close(self) -> None:
         self._memory.release()
