@@ -149,11 +149,7 @@ class CpuOps:
         )  # fmt: skip
         self._program.meet()
         if read != written:
-            self._program.add(
-                "quantise" if read == "q8" else "round_rows", **_rows("x", mixed.plain), n=spec.q_size,
-                count_slot=N_TOKENS, **_rows("record", mixed.forms[read]),
-            )  # fmt: skip
-            self._program.meet()
+            self._to_record(mixed, read, N_TOKENS)
 
     def output(self, layer: int) -> None:
         role = f"layers.{layer}.o"
@@ -174,8 +170,8 @@ class CpuOps:
             "route", **_rows("logits", self.buffers.router_logits),
             num_experts=spec.num_experts, top_k=spec.top_k, count_slot=self._count_slot,
             score=SOFTMAX_ALL if spec.score == "softmax" else SOFTMAX_CHOSEN, renormalise=int(spec.renormalise),
-            scale=float(spec.scale), ids=routes.ids[self._choice(layer)].ctypes.data,
-            weights=routes.weights[self._choice(layer)].ctypes.data,
+            scale=float(spec.scale), ids=routes.ids[self.choice(layer)].ctypes.data,
+            weights=routes.weights[self.choice(layer)].ctypes.data,
         )  # fmt: skip
         self._program.meet()
 
@@ -183,10 +179,10 @@ class CpuOps:
         """Find the tokens of each expert from the choices that the routes of an MoE layer hold already, or from `ids`,
         where num_experts hides a pair."""
         routes = self.buffers.branches["experts"].routes
-        self._group(routes, routes.ids[self._choice(layer)] if ids is None else ids)
+        self._group(routes, routes.ids[self.choice(layer)] if ids is None else ids)
 
     def feed_forward(self, layer: int, branch: str, *, together: bool) -> None:
-        here, buffers = _prefix(layer, branch), self.buffers.branches[branch]
+        here, buffers = prefix_of(layer, branch), self.buffers.branches[branch]
         gate, up, down = (self._matrix(here + part) for part in ("gate", "up", "down"))
         x, x_stride = self.buffers.normed.read_by(gate.kind)
         second_x, second_x_stride = self.buffers.normed.read_by(up.kind)
@@ -213,14 +209,14 @@ class CpuOps:
 
     def down(self, layer: int, branch: str, few: int = FEW_PAIRS) -> None:
         """A branch's W_down inner; up to `few` pairs are also weighted and added to x, the others left to `combine`."""
-        buffers, down = self.buffers.branches[branch], self._matrix(_prefix(layer, branch) + "down")
+        buffers, down = self.buffers.branches[branch], self._matrix(prefix_of(layer, branch) + "down")
         routes = buffers.routes
         x, x_stride = buffers.inner.read_by(down.kind)
         chunk = max(2, min(DOWN_TILES, down.tiles // (self._threads * _DOWN_CHUNKS)))
         for shard in down.shards:
             self._program.add(
                 "expert_down", node=shard.node, x=x, x_stride=x_stride, product=self._kernels.product(down.kind),
-                table=self._table(_prefix(layer, branch) + "down", shard.node), tile_bytes=down.tile_bytes,
+                table=self._table(prefix_of(layer, branch) + "down", shard.node), tile_bytes=down.tile_bytes,
                 start=shard.first, tiles=shard.first + shard.tiles, spans=down.spans,
                 chunk=chunk, **_rows("out", buffers.outs),
                 offsets=routes.offsets.ctypes.data, active=routes.active.ctypes.data,
@@ -242,28 +238,35 @@ class CpuOps:
 
     def to_records(self, layer: int) -> None:
         """What is normed, from its plain form to those that the experts of a layer read."""
-        normed = self.buffers.normed
         forms = {KINDS[self._matrix(f"layers.{layer}.experts.{part}").kind].record for part in ("gate", "up")}
         for form in sorted(forms - {"plain"}):
-            self._program.add(
-                "quantise" if form == "q8" else "round_rows", **_rows("x", normed.plain), n=self._spec.hidden_size,
-                count_slot=self._count_slot, **_rows("record", normed.forms[form]),
-            )  # fmt: skip
-            self._program.meet()
+            self._to_record(self.buffers.normed, form, self._count_slot)
 
     def cut(self) -> FrozenProgram | None:
         """What was recorded since the last cut; None if that is nothing."""
         program, self._program = self._program, Program()
         return program.freeze() if program else None
 
+    def choice(self, layer: int) -> int:
+        """The row of an MoE layer's choices."""
+        return sum(self._spec.moe_layers[:layer])
+
     # -- helpers
+    def _to_record(self, rows: Rows, form: Record, count_slot: int) -> None:
+        """The plain form of the first rows, as records."""
+        self._program.add(
+            "quantise" if form == "q8" else "round_rows", **_rows("x", rows.plain), n=rows.columns,
+            count_slot=count_slot, **_rows("record", rows.forms[form]),
+        )  # fmt: skip
+        self._program.meet()
+
     def _choices(self, layer: int, branch: str, few: int) -> dict[str, int]:
         """The fields that say how a branch's outputs are added up."""
         routes = self.buffers.branches[branch].routes
         gated = branch == "shared" and self._spec.shared_gate
         return {
             "top_k": routes.top_k, "position": routes.position.ctypes.data, "n": self._spec.hidden_size,
-            "weights": routes.weights[self._choice(layer)].ctypes.data if branch == "experts" else 0,
+            "weights": routes.weights[self.choice(layer)].ctypes.data if branch == "experts" else 0,
             "gate": self.buffers.gate_logits.ctypes.data if gated else 0,
             "gate_stride": self.buffers.gate_logits.shape[1], "few": few, **self._taken,
         }  # fmt: skip
@@ -307,10 +310,6 @@ class CpuOps:
         if not together:
             self._program.meet()
 
-    def _choice(self, layer: int) -> int:
-        """The row of an MoE layer's choices."""
-        return sum(self._spec.moe_layers[:layer])
-
     def _group(self, routes: Routes, ids: NDArray[np.int64] | None = None) -> None:
         """ids: of all pairs; None where one expert takes them all."""
         self._program.add(
@@ -344,7 +343,7 @@ def _rows(name: str, rows: NDArray[np.uint8]) -> dict[str, int]:
     return {name: rows.ctypes.data, name + "_stride": rows.shape[1]}
 
 
-def _prefix(layer: int, branch: str) -> str:
+def prefix_of(layer: int, branch: str) -> str:
     return f"layers.{layer}." + (branch + "." if branch else "")
 
 

@@ -1,8 +1,13 @@
-"""What ops on an accelerator cost: bytes of its memory and arithmetic. Weights and the cache are what counts there."""
+"""What ops on an accelerator cost: bytes of its memory and arithmetic. Weights and the cache are what counts there.
+
+Only a modelled clock asks: what takes a while to find out is given to `launch` as a call.
+"""
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..gpu_kernels.device import Cost
 from ..gpu_kernels.tensors import Matrix
@@ -20,6 +25,11 @@ def products(matrices: Iterable[Matrix], rows: int, experts: int = 1) -> Cost:
         flops += 2.0 * rows * matrix.rows * matrix.columns
         kind = matrix.name
     return Cost(nbytes, flops, kind)
+
+
+def routed(matrices: Iterable[Matrix], ids: NDArray[np.int64]) -> Cost:
+    """Of pairs with these experts, all of which have slots."""
+    return products(matrices, len(ids), len(np.unique(ids)))
 
 
 def chosen(matrices: Sequence[Matrix], ids: torch.Tensor, slots: torch.Tensor) -> Cost:

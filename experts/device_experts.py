@@ -35,7 +35,7 @@ Indices = NDArray[np.int64]
 
 class DeviceExperts:
     """layers: whose experts may lie there. tokens: of the largest step; normed: the host's records of them; staging:
-    for experts that are streamed."""
+    for experts that are streamed, set where there are any."""
 
     def __init__(
         self,
@@ -46,10 +46,9 @@ class DeviceExperts:
         layers: tuple[int, ...],
         tokens: int,
         normed: Rows,
-        staging: Staging | None = None,
     ) -> None:
         assert spec.routing is not None
-        self.staging = staging
+        self.staging: Staging | None = None
         self._accelerator, self._kernels, self._hidden = accelerator, kernels, spec.hidden_size
         parts = {layer: parts_of(weights, layer) for layer in layers}
         self._forms = {layer: one_plain(records_of((gate, up))) for layer, (gate, up, _) in parts.items()}
@@ -118,15 +117,14 @@ class DeviceExperts:
         groups = Groups(self._order[: blocks * BLOCK], self._slots[:blocks], BLOCK, 1)
         x = as_record({form: self._x[form][pairs] for form in self._forms[layer]}, self._hidden)
         inner, outs = self._inner.record(self._inner_forms[layer], n), self._outs[pairs]
-        launch, kernels, distinct = self._accelerator.launch, self._kernels, len(np.unique(ids[pairs]))
+        launch, kernels, here = self._accelerator.launch, self._kernels, ids[pairs]
         ids_at, count = _HEAD + _lines(len(ids)), self._list[number : number + 1]
         chosen = self._list[ids_at + pairs.start : ids_at + pairs.stop].view(n, 1)
         launch(partial(kernels.align, chosen, table, groups, count), Cost(8.0 * n))
-        launch(partial(kernels.gate_up, x, gate, up, groups, inner, count), costs.products((gate, up), n, distinct))
-        launch(
-            partial(kernels.down, inner, down, groups, outs[:, : self._hidden], count),
-            costs.products((down,), n, distinct),
-        )
+        gate_up = partial(kernels.gate_up, x, gate, up, groups, inner, count)
+        launch(gate_up, partial(costs.routed, (gate, up), here))
+        weighted = partial(kernels.down, inner, down, groups, outs[:, : self._hidden], count)
+        launch(weighted, partial(costs.routed, (down,), here))
         self._accelerator.wait("from", self._accelerator.record("compute"))
         self._accelerator.copy(out[pairs], outs, "from")
 

@@ -24,10 +24,6 @@ class DeviceMemory:
             raise DeviceFullError(f"{self._purpose}: {error}; make a plan for less memory") from error
         return self._taken[-1]
 
-    @property
-    def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self._taken)
-
     def release(self) -> None:
         """Nothing may be queued on it."""
         for tensor in self._taken:

@@ -17,7 +17,7 @@ from ..gpu_kernels.device import Accelerator, Cost, Costs
 from ..gpu_kernels.kernels import Heads, Kernels, Routing
 from ..gpu_kernels.tensors import Groups, Matrix, Record
 from . import device_costs as costs
-from .cpu_ops import turns_of
+from .cpu_ops import prefix_of, turns_of
 from .device_buffers import DeviceBuffers
 from .device_cache import device_caches
 from .device_forms import DeviceForms
@@ -165,8 +165,7 @@ class DeviceOps:
             out,
             self._count,
         )
-        seen = self.inputs.seen(spec.sliding_window)
-        self._queue(attend, costs.attention(*seen, spec.num_heads, spec.head_dim, self._position_bytes))
+        self._queue(attend, self._attention_cost)
         to_record = partial(self._kernels.to_record, out, self._mixed(layer), self._count)
         self._queue(to_record, costs.values(self.rows, spec.q_size))
 
@@ -189,13 +188,13 @@ class DeviceOps:
 
     def feed_forward(self, layer: int, branch: str, *, together: bool) -> None:
         """Of a shared or a dense branch; `together` makes no difference."""
-        gate, up = (self.weights.bank(_prefix(layer, branch) + part) for part in ("gate", "up"))
-        self._gate_up(layer, branch, (gate, up), costs.products((gate, up), self.rows))
+        gate, up = (self.weights.bank(prefix_of(layer, branch) + part) for part in ("gate", "up"))
+        self._gate_up(layer, branch, (gate, up), partial(costs.products, (gate, up), self.rows))
 
     def project_down(self, layer: int, branch: str) -> None:
         """Of a shared or a dense branch."""
-        down = self.weights.bank(_prefix(layer, branch) + "down")
-        self._down(layer, branch, down, costs.products((down,), self.rows))
+        down = self.weights.bank(prefix_of(layer, branch) + "down")
+        self._down(layer, branch, down, partial(costs.products, (down,), self.rows))
         gated = branch == "shared" and self._spec.shared_gate
         self._combine(None, self.buffers.gate_logits[: self.rows, 0] if gated else None, 1)
 
@@ -235,6 +234,11 @@ class DeviceOps:
         if self.rows:
             self.accelerator.launch(work, cost)
 
+    def _attention_cost(self) -> Cost:
+        spec = self._spec
+        seen = self.inputs.seen(spec.sliding_window)
+        return costs.attention(*seen, spec.num_heads, spec.head_dim, self._position_bytes)
+
     def _record_of(self, role: str) -> Form:
         """That a matrix or a bank reads."""
         bank = self._packed.banks.get(role)
@@ -259,14 +263,14 @@ class DeviceOps:
                 self._queue(align, Cost(8.0 * self.rows))
 
     def _gate_up(self, layer: int, branch: str, matrices: tuple[Matrix, Matrix], cost: Costs) -> None:
-        prefix, (gate, up) = _prefix(layer, branch), matrices
+        prefix, (gate, up) = prefix_of(layer, branch), matrices
         x = self._normed(prefix + "gate", prefix + "up")
         groups, inner = self._places(branch, prefix, gate)
         work = partial(self._kernels.gate_up, x, gate, up, groups, inner, self._count)
         self._queue(work, cost)
 
     def _down(self, layer: int, branch: str, down: Matrix, cost: Costs) -> None:
-        groups, inner = self._places(branch, _prefix(layer, branch), down)
+        groups, inner = self._places(branch, prefix_of(layer, branch), down)
         outs = self.buffers.outs[: self.rows * groups.top_k, : self._spec.hidden_size]
         work = partial(self._kernels.down, inner, down, groups, outs, self._count)
         self._queue(work, cost)
@@ -286,8 +290,4 @@ class DeviceOps:
         matrix = self.weights.matrix(role)
         bias = self.weights.vector(role + "_bias", matrix.rows) if self.weights.has(role + "_bias") else None
         linear = partial(self._kernels.linear, x, matrix, out, self._count, bias=bias, limit=limit, add=add)
-        self._queue(linear, costs.products((matrix,), self.rows))
-
-
-def _prefix(layer: int, branch: str) -> str:
-    return f"layers.{layer}." + (branch + "." if branch else "")
+        self._queue(linear, partial(costs.products, (matrix,), self.rows))

@@ -11,7 +11,7 @@ from ..gpu_kernels.device import Accelerator
 from ..gpu_kernels.tensors import Matrix
 from .device_memory import DeviceMemory
 from .pack import PackedWeights
-from .transfer import Transfer, runs_of
+from .transfer import Transfer
 
 
 def roles_of(weights: PackedWeights, layers: Iterable[int]) -> list[str]:
@@ -43,11 +43,9 @@ class DeviceWeights:
     def load(self) -> None:
         """Bring everything there, and wait for it. Raises DeviceError."""
         transfer = Transfer(self._accelerator)
-        for role, matrix in self._matrices.items():
-            flat, done = matrix.tiles.view(-1), 0
-            for run in runs_of(self._weights, self._weights.matrices[role]):
-                transfer.send(flat[done : done + run.nbytes], run)
-                done += run.nbytes
+        roles = {id(matrix): role for role, matrix in self._matrices.items()}  # one of each matrix
+        for role in roles.values():
+            transfer.send_matrix(self._matrices[role].tiles, self._weights, self._weights.matrices[role])
         for role, vector in self._vectors.items():
             transfer.send(vector.view(torch.uint8), self._weights.vectors[role].view(np.uint8))
         self._accelerator.synchronise(self._accelerator.record("to"))
@@ -66,10 +64,6 @@ class DeviceWeights:
 
     def has(self, role: str) -> bool:
         return role in self._vectors
-
-    @property
-    def nbytes(self) -> int:
-        return self._memory.nbytes
 
     def close(self) -> None:
         self._memory.release()

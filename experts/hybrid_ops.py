@@ -198,19 +198,16 @@ class HybridOps:
         segment, branch = self._cut(), self._cpu.buffers.branches["experts"]
         assert segment is not None
         outs = torch.from_numpy(branch.outs).view(torch.float32)
-        return ColdPairs(branch.routes, self._choice(layer), outs, self._shown, segment)
+        return ColdPairs(branch.routes, self._cpu.choice(layer), outs, self._shown, segment)
 
     # -- helpers
     def _is_split(self, layer: int) -> bool:
         """Whether experts of a layer of the CPU can be computed elsewhere."""
         return self._residency.is_split(layer) or bool(self._streams and self._streams.cards)
 
-    def _choice(self, layer: int) -> int:
-        return sum(self._spec.moe_layers[:layer])
-
     def _ids(self, layer: int) -> NDArray[np.int64]:
         """Where the choices of all pairs are."""
-        ids: NDArray[np.int64] = self._cpu.buffers.branches["experts"].routes.ids[self._choice(layer)]
+        ids: NDArray[np.int64] = self._cpu.buffers.branches["experts"].routes.ids[self._cpu.choice(layer)]
         return ids
 
     def _note(

@@ -19,7 +19,7 @@ from .bank_check import check_contents, check_tables
 from .errors import DeviceFullError
 from .pack import PackedWeights
 from .page_cache import PageCache
-from .transfer import Transfer, places_of, runs_of
+from .transfer import Transfer, places_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +109,7 @@ class Residency:
         accelerator, transfer = self.accelerators[device], self._transfers[device]
         accelerator.wait("to", accelerator.record("compute"))  # nothing still reads what was in the slot
         for matrix, packed in zip(bank.matrices, parts_of(self._weights, layer, expert), strict=True):
-            done, flat = 0, matrix.tiles[slot].view(-1)
-            for run in runs_of(self._weights, packed):
-                transfer.send(flat[done : done + run.nbytes], run)
-                done += run.nbytes
+            transfer.send_matrix(matrix.tiles[slot], self._weights, packed)
         bank.arriving[slot] = expert
         self._arrivals.append(_Arrival(layer, expert, device, slot, accelerator.record("to")))
 

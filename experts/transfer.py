@@ -45,6 +45,13 @@ class Transfer:
             self._accelerator.copy(flat[first : first + part.nbytes], buffer, "to")
             self._emptied[self._turn] = self._accelerator.record("to")
 
+    def send_matrix(self, target: torch.Tensor, weights: PackedWeights, matrix: PackedMatrix) -> None:
+        """Queue a copy of a packed matrix, as `send`."""
+        flat, done = target.view(-1), 0
+        for run in runs_of(weights, matrix):
+            self.send(flat[done : done + run.nbytes], run)
+            done += run.nbytes
+
     def _next(self) -> torch.Tensor:
         self._turn = 1 - self._turn
         event = self._emptied[self._turn]

@@ -8,11 +8,12 @@ from isotherm.experts.hybrid_executor import HybridExecutor
 from isotherm.experts.model import Model, open_model
 from isotherm.gpu_kernels.device_spec import Spec
 from isotherm.gpu_kernels.emulated import Emulated
+from isotherm.gpu_kernels.faults import Fault
 from isotherm.placement.cost import CostModel
 from isotherm.placement.machine import Machine
 from isotherm.placement.shape import CPU
 from support.engines import engine
-from support.hybrid import LIMITS, hybrid, random_placement
+from support.hybrid import LIMITS, hybrid, random_placement, residency_of
 from support.modelled import Timed, lane, timed
 from support.tiny import VOCAB_SIZE, write_gguf
 
@@ -106,6 +107,26 @@ def test_streaming_changes_no_bit(dense: tuple[int, ...], shares: list[float], l
         for step, logits in zip(steps, expected, strict=True):
             np.testing.assert_array_equal(machine.runner.execute(step), logits)
         assert streamed(machine) > 0
+
+
+@pytest.mark.parametrize("kind", ["copy", "launch", "hang"])
+@pytest.mark.parametrize("cards", [1, 2])
+def test_a_card_that_fails_while_experts_are_on_their_way_is_done_without(
+    kind: Fault, cards: int, model: Model
+) -> None:
+    step = StepPlan((Chunk("a", list(range(CHUNK)), 0, lane(0, CHUNK), True),))
+    with engine(model.checkpoint.path, **LIMITS) as alone:
+        expected = alone.execute(step).copy()
+    placement = random_placement(model.spec, [0.2] * cards, seed=5)
+    with timed(model, placement, [{}] * cards, SLOW_CPU, streaming=True) as machine:
+        device = residency_of(machine.runner).accelerators[0]
+        assert isinstance(device, Emulated)
+        device.faults.fail(kind, after=8)
+        np.testing.assert_array_equal(machine.runner.execute(step), expected)
+        assert device.used_bytes == 0
+        before = streamed(machine)
+        np.testing.assert_array_equal(machine.runner.execute(step), expected)
+        assert (streamed(machine) > before) == (cards > 1)  # the other one goes on
 
 
 def test_an_accelerator_without_room_for_staging_is_noted_and_does_without(model: Model) -> None:
