@@ -2,11 +2,12 @@
 
 The work is that of llama.cpp's bench, so that both can be laid side by side: prefill is one fresh prompt, decode starts
 from an empty context or the one asked for; streams are prompts of 128 tokens each, then all of them decode together,
-after these or after the context asked for. After a warm-up there are some rounds of all that, and medians count.
+after these or after the context asked for. After a warm-up there are some rounds of all that, and medians of the runs
+that count (see `bench_runs`); where these are too few there are more rounds, and in the end the medians of all.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,8 +23,10 @@ from ..experts.pack import packed_size
 from ..experts.progress import Progress
 from ..experts.store import PackedStore
 from .bench_driver import Driver
+from .bench_runs import Run, counted, rates, usual_reads
 from .bench_threads import ThreadPoint, best_threads, measure_curve
 from .bench_trace import write_trace
+from .calibrate import kept_profile
 from .config import Config, ConfigError
 from .events import EventLog
 from .machine import default_threads, free_memory
@@ -35,6 +38,7 @@ from .runner import DecoderRunner, kv_block_bytes, load_runner, load_weights
 
 STREAM_PROMPT = 128
 ROUNDS = 3
+_TIMES = 4  # as many rounds at most, where memory was not as fast as it usually is
 _CURVE_TOKENS = 32  # generated in each run for the curve of threads
 _PREFILL, _DECODE = "prefill", "decode"  # names of runs
 
@@ -58,26 +62,17 @@ class BenchOptions:
     trace: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """tok_s: of "prefill", "decode", or "decode of N streams" in one round. read_gb_s: plain reads of the same threads
-    just before and just after it: that changes within seconds where others use the machine."""
-
-    work: str
-    tok_s: float
-    read_gb_s: tuple[float, float]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResult:
-    """Rates in tokens/s and GB/s (10^9 bytes), medians of the rounds; times in seconds.
+    """Rates in tokens/s and GB/s (10^9 bytes), medians of the runs that count; times in seconds.
 
     streams: per number of streams the decode and prefill rate of all together. read_gb_s: plain read bandwidth of the
     same threads, of all that was measured between runs. decode_gb_s: bytes of weights and KV read per token times
     decode_tok_s. memory_wall_share: decode over read bandwidth, each run's over what was read just before and after it.
     load_s: until the model can run. first_token_s: from then to the first token of the first prompt, with all that is
-    done only once. runs: all of them, in their order. thread_curve: what the number of threads was chosen by, if it
-    was.
+    done only once. usual_gb_s: plain reads around runs that count; calibrated: these are the calibration's. counted: by
+    what was measured, how many runs counted; 0: too few, so all did. of_all: medians of all runs. runs: all of them, in
+    their order. thread_curve: what the number of threads was chosen by, if it was.
     """
 
     threads: int
@@ -89,6 +84,10 @@ class BenchResult:
     memory_wall_share: float
     load_s: float
     first_token_s: float
+    usual_gb_s: float
+    calibrated: bool
+    counted: dict[str, int]
+    of_all: dict[str, float]
     runs: tuple[Run, ...] = ()
     thread_curve: tuple[ThreadPoint, ...] = ()
 
@@ -177,61 +176,75 @@ def _measure(
     """starting: load_s and first_token_s, which can be measured only once."""
     driver = Driver(runner)
     driver.decode(1, min(options.gen, 8), 0)
-    runs, prefills = _rounds(driver, runner.seating, options, progress)
-
-    def rates(work: str) -> list[float]:
-        return [run.tok_s for run in runs if run.work == work]
-
-    decode_tok_s = float(np.median(rates(_DECODE)))
+    calibrated_gb_s = _calibrated_gb_s(runner.team.threads)
+    runs = _runs(driver, runner.seating, options, calibrated_gb_s, progress)
+    usual = usual_reads(calibrated_gb_s, runs)
+    numbers, of_all = counted(runs, usual, options.rounds), rates(runs)
+    medians = of_all | {work: rate for work, rate in rates(runs, usual).items() if numbers[work]}
     # a token reads all positions up to its own
     kv_bytes = runner.kv_bytes_per_token * (options.context + (options.gen + 1) / 2)
     token_bytes = runner.active_weight_bytes_per_token + kv_bytes
     shares = [token_bytes * run.tok_s / 1e9 / (sum(run.read_gb_s) / 2) for run in runs if run.work == _DECODE]
     return BenchResult(
         threads=runner.team.threads,
-        prefill_tok_s=float(np.median(rates(_PREFILL))),
-        decode_tok_s=decode_tok_s,
+        prefill_tok_s=medians[_PREFILL],
+        decode_tok_s=medians[_DECODE],
         streams={
             str(count): {
-                "decode_tok_s": float(np.median(rates(_of_streams(count)))),
-                "prefill_tok_s": float(np.median(prefills[count])),
+                "decode_tok_s": medians[_of_streams(_DECODE, count)],
+                "prefill_tok_s": medians[_of_streams(_PREFILL, count)],
             }
             for count in options.streams
         },
         read_gb_s=float(np.median([run.read_gb_s[1] for run in runs])),
-        decode_gb_s=token_bytes * decode_tok_s / 1e9,
+        decode_gb_s=token_bytes * medians[_DECODE] / 1e9,
         memory_wall_share=float(np.median(shares)),
         load_s=starting[0],
         first_token_s=starting[1],
+        usual_gb_s=usual.gb_s,
+        calibrated=usual.calibrated,
+        counted=numbers,
+        of_all=of_all,
         runs=tuple(runs),
     )
 
 
-def _rounds(
-    driver: Driver, seating: Seating, options: BenchOptions, progress: Progress
-) -> tuple[list[Run], dict[int, list[float]]]:
-    """All runs, and by the number of streams the rates of their prompts."""
+def _calibrated_gb_s(threads: int) -> float | None:
+    """What plain reads of so many threads were when this machine was calibrated, if it was."""
+    profile = kept_profile(threads)
+    known = profile and profile.cpu.read_gb_s.get(threads)
+    return known.value if known else None
+
+
+def _runs(
+    driver: Driver, seating: Seating, options: BenchOptions, calibrated_gb_s: float | None, progress: Progress
+) -> list[Run]:
+    """All runs of the rounds that were wanted, and of more until enough of each sort count."""
     runs: list[Run] = []
-    prefills: dict[int, list[float]] = {count: [] for count in options.streams}
-    total = options.rounds * (2 + len(options.streams))
     plain = PlainReads(seating)
-
-    def run(work: str, tokens: int, seconds: Callable[[], float]) -> None:
+    for number in range(1, _TIMES * options.rounds + 1):
+        total = max(number, options.rounds) * (2 + 2 * len(options.streams))
+        for work, tokens, seconds in _sorts(driver, options):
+            progress("measuring", len(runs), total)
+            before = plain.gb_s()
+            rate = tokens / seconds()
+            runs.append(Run(work, rate, (before, plain.gb_s())))
         progress("measuring", len(runs), total)
-        before = plain.gb_s()
-        rate = tokens / seconds()
-        runs.append(Run(work, rate, (before, plain.gb_s())))
+        enough = all(counted(runs, usual_reads(calibrated_gb_s, runs), options.rounds).values())
+        if number >= options.rounds and enough:
+            break
+    return runs
 
+
+def _sorts(driver: Driver, options: BenchOptions) -> Iterator[tuple[str, int, Callable[[], float]]]:
+    """What is measured in a round: its name, the tokens of all streams, and what takes the seconds."""
     gen, start = options.gen, options.context or STREAM_PROMPT
-    for _ in range(options.rounds):
-        run(_PREFILL, options.prompt, lambda: driver.prefill(1, options.prompt))
-        run(_DECODE, gen, lambda: driver.decode(1, gen, options.context))
-        for count in options.streams:
-            prefills[count].append(count * STREAM_PROMPT / driver.prefill(count, STREAM_PROMPT))
-            run(_of_streams(count), count * gen, partial(driver.decode, count, gen, start))
-    progress("measuring", total, total)
-    return runs, prefills
+    yield _PREFILL, options.prompt, partial(driver.prefill, 1, options.prompt)
+    yield _DECODE, gen, partial(driver.decode, 1, gen, options.context)
+    for count in options.streams:
+        yield _of_streams(_PREFILL, count), count * STREAM_PROMPT, partial(driver.prefill, count, STREAM_PROMPT)
+        yield _of_streams(_DECODE, count), count * gen, partial(driver.decode, count, gen, start)
 
 
-def _of_streams(count: int) -> str:
-    return f"decode of {count} stream{'' if count == 1 else 's'}"
+def _of_streams(work: str, count: int) -> str:
+    return f"{work} of {count} stream{'' if count == 1 else 's'}"

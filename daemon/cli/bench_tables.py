@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from ..bench_runs import LIKE
+
 if TYPE_CHECKING:
     from ..bench import BenchResult
     from ..bench_kernels import KernelTable
@@ -30,7 +32,21 @@ def model_table(result: "BenchResult", prompt: int) -> Table:
     table.add_row(f"plain reads, {result.threads} threads", f"{result.read_gb_s:.1f}", "GB/s")
     table.add_row("decode, one stream, reads", f"{result.decode_gb_s:.1f}", "GB/s")
     table.add_row("share of the memory wall", f"{result.memory_wall_share:.0%}", "")
+    table.caption, table.caption_justify = _counting(result), "left"
     return table
+
+
+def _counting(result: "BenchResult") -> str:
+    """Which runs the medians are of."""
+    whose = "when it was calibrated" if result.calibrated else "in most of them"
+    usual = f"memory read at {result.usual_gb_s:.1f} GB/s, as {whose}, give or take {LIKE:.0%}"
+    uncounted = [work for work, number in result.counted.items() if not number]
+    text = f"medians of {sum(result.counted.values())} of {len(result.runs)} runs, in which {usual}"
+    if uncounted:
+        text += f"; of all runs for {', '.join(uncounted)}"
+        if result.calibrated:
+            text += "; if it always reads at another speed, measure anew: isotherm calibrate"
+    return text
 
 
 def curve_table(curve: Sequence["ThreadPoint"], chosen: int, *, ascii_only: bool) -> Table:

@@ -1,6 +1,8 @@
 """The bench's steps: what is run for each number."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain, count, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,7 @@ from isotherm.daemon.step import Chunk, StepPlan
 from isotherm.experts.model import open_model
 from isotherm.placement.trace_file import load_trace
 from support.fake_runner import FakeRunner
+from support.plans import with_cards
 from support.tiny import write_gguf
 
 
@@ -66,7 +69,24 @@ def test_tokens_are_the_same_in_each_run() -> None:
     assert first.plans == second.plans
 
 
+def scripted(monkeypatch: pytest.MonkeyPatch, seconds: Iterator[float], reads: Iterator[float]) -> None:
+    """How long each decoding takes, and what plain reads find."""
+    monkeypatch.setattr(Driver, "decode", lambda self, streams, gen, start: next(seconds))
+    monkeypatch.setattr(bench, "PlainReads", lambda seating: SimpleNamespace(gb_s=lambda: next(reads)))
+
+
+def calibrated(monkeypatch: pytest.MonkeyPatch, gb_s: float | None) -> None:
+    monkeypatch.setattr(bench, "_calibrated_gb_s", lambda threads: gb_s)
+
+
 OPTIONS = BenchOptions(threads=1, prompt=16, gen=4, streams=(1,))
+
+
+@pytest.fixture(autouse=True)
+def _steady_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else there might be more rounds."""
+    monkeypatch.setattr(bench, "PlainReads", lambda seating: SimpleNamespace(gb_s=lambda: 30.0))
+    calibrated(monkeypatch, None)
 
 
 @pytest.fixture(scope="module")
@@ -116,21 +136,56 @@ def test_packed_weights_are_kept_after_the_measurement_and_read_by_the_next(mode
     assert stages(OPTIONS) == ["reading packed weights", *loading]
 
 
-def test_medians_of_all_rounds_count(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds, reads = iter([9.0, 1.0, 2.0, 4.0, 8.0]), iter(range(1, 100))
-    monkeypatch.setattr(Driver, "decode", lambda self, streams, gen, start: next(seconds))
-    monkeypatch.setattr(bench, "PlainReads", lambda seating: SimpleNamespace(gb_s=lambda: float(next(reads))))
-    options = replace(OPTIONS, streams=(), rounds=4, pack_cache=False)
+def test_medians_of_all_rounds_count_where_none_was_as_usual(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, map(float, chain([9, 1, 2, 4], repeat(8))), map(float, count(100)))
+    calibrated(monkeypatch, 1.0)
+    options = replace(OPTIONS, streams=(), rounds=1, pack_cache=False)
     result = measure(model, options, lambda *_: None)
-    assert [run.work for run in result.runs] == ["prefill", "decode"] * 4
-    assert [run.read_gb_s for run in result.runs] == [(2 * n - 1, 2 * n) for n in range(1, 9)]
+    assert [run.work for run in result.runs] == ["prefill", "decode"] * 4  # as often as it tries
+    assert [run.read_gb_s for run in result.runs] == [(100 + 2 * n, 101 + 2 * n) for n in range(8)]
     decode = [run.tok_s for run in result.runs if run.work == "decode"]
     assert decode == [4 / 1, 4 / 2, 4 / 4, 4 / 8]  # the first run warms up
-    assert result.decode_tok_s == 1.5
-    assert result.read_gb_s == 9  # of 2, 4 .. 16
+    assert result.decode_tok_s == result.of_all["decode"] == 1.5
+    assert result.counted == {"prefill": 0, "decode": 0}
+    assert result.read_gb_s == 108  # of 101, 103 .. 115
     read_by_a_token = result.decode_gb_s / result.decode_tok_s
-    shares = [read_by_a_token * rate / (4 * n - 0.5) for n, rate in enumerate(decode, 1)]
+    shares = [read_by_a_token * rate / (98.5 + 4 * n) for n, rate in enumerate(decode, 1)]
     assert result.memory_wall_share == pytest.approx((shares[1] + shares[2]) / 2)
+
+
+def test_runs_count_where_memory_is_as_fast_as_when_calibrated(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, fast = (30.0, 38.0), (34.0, 50.0)  # before and after one run; a fast one is enough
+    reads = chain(*([slow, fast] + [slow, slow] + [slow, fast] * 2 + [slow, slow] * 2))
+    scripted(monkeypatch, iter([9.0, 1.0, 2.0, 1.0, 1.0, 4.0, 8.0]), reads)
+    calibrated(monkeypatch, 34.0)
+    options = replace(OPTIONS, streams=(), rounds=5, pack_cache=False)
+    result = measure(model, options, lambda *_: None)
+    assert result.counted == {"prefill": 6, "decode": 3}  # so a sixth round was the last
+    assert result.decode_tok_s == 4 / 4
+    assert result.of_all["decode"] == (4 / 1 + 4 / 2) / 2
+    assert (result.usual_gb_s, result.calibrated) == (34.0, True)
+
+
+def test_what_was_read_most_of_the_time_is_usual_before_calibration(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, iter([9.0, 1.0, 2.0, 2.0, 4.0]), chain([9.0] * 4, repeat(30.0)))
+    calibrated(monkeypatch, None)
+    result = measure(model, replace(OPTIONS, streams=(), rounds=4, pack_cache=False), lambda *_: None)
+    assert (result.usual_gb_s, result.calibrated) == (30.0, False)
+    assert result.counted == {"prefill": 3, "decode": 3}
+    assert (result.decode_tok_s, len(result.runs)) == (4 / 2, 8)
+
+
+def test_what_the_machine_read_when_calibrated_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    profile = with_cards()
+    monkeypatch.setattr(bench, "kept_profile", lambda threads: profile)
+    threads = next(iter(profile.cpu.read_gb_s))
+    assert bench._calibrated_gb_s(threads) == profile.cpu.read_gb_s[threads].value
+    assert bench._calibrated_gb_s(threads + 1000) is None
+    monkeypatch.setattr(bench, "kept_profile", lambda threads: None)
+    assert bench._calibrated_gb_s(threads) is None
 
 
 def test_where_the_measured_tokens_went_is_written(tmp_path: Path) -> None:
