@@ -12,7 +12,8 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from ..daemon.messages import Submit, Token, Usage
-from .errors import error_body, kind_of
+from .errors import kind_of
+from .framing import OPENAI, Framing
 from .generation import Generation, Piece, StopReason
 from .service import Service
 
@@ -20,8 +21,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-PING = b": ping\n\n"
-DONE = b"data: [DONE]\n\n"
 _SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # the latter for nginx
 
 
@@ -63,39 +62,36 @@ class Job:
     choices_per_prompt: int
     stream: bool
     encoder: Encoder
+    framing: Framing = OPENAI
 
 
 class ClientGone(Exception):
     """The client closed the connection, or stopped reading from it."""
 
 
-def frame(data: dict[str, Any]) -> bytes:
-    """One event. LF only: some clients split on a blank LF line."""
-    return b"data: " + orjson.dumps(data) + b"\n\n"
-
-
 async def events(
     generation: Generation, job: Job, ping_interval: float, request_id: str
 ) -> AsyncGenerator[bytes, None]:
-    """The frames of a stream. Whatever fails, the last one is DONE, after one error object if there was an error."""
+    """The frames of a stream. Whatever fails, the last one is `done`, after one error object if there was an error."""
+    framing = job.framing
     try:
         opened = False
         async with aclosing(generation.pieces(ping_interval)) as pieces:
             async for piece in pieces:
                 if piece is None:
-                    yield PING
+                    yield framing.ping
                     continue
                 chunks = job.encoder.chunks(piece)
                 # Clients take the first chunk with choices as the first token, so the opening waits for it.
-                yield b"".join(map(frame, chunks if opened else job.encoder.opening() + chunks))
+                yield b"".join(map(framing.frame, chunks if opened else job.encoder.opening() + chunks))
                 opened = True
         usage = job.encoder.usage_chunk(generation.usage(job.choices_per_prompt))
         if usage is not None:
-            yield frame(usage)
+            yield framing.frame(usage)
     except Exception as error:
         _log(request_id, error)
-        yield frame(error_body(error))
-    yield DONE
+        yield framing.frame(framing.error(error))
+    yield framing.done
 
 
 async def collect(generation: Generation, job: Job, ping_interval: float) -> bytes:
@@ -149,7 +145,7 @@ class Exchange(Response):
         await self._send_body(send, body, more=False)
 
     async def _stream(self, generation: Generation, scope: Scope, _receive: Receive, send: Send) -> None:
-        headers = Response(headers=_SSE_HEADERS, media_type="text/event-stream").raw_headers
+        headers = Response(headers=_SSE_HEADERS, media_type=self.job.framing.media_type).raw_headers
         headers = [(name, value) for name, value in headers if name != b"content-length"]
         await self._send(send, {"type": "http.response.start", "status": 200, "headers": headers})
         frames = events(generation, self.job, self.service.limits.ping_interval, scope["state"]["request_id"])

@@ -1,0 +1,1 @@
+"""Readers of what models write to call tools: a format a file."""
