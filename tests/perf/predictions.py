@@ -18,7 +18,7 @@ from typing import Any
 from isotherm.daemon.calibrate import kinds_of, this_machine
 from isotherm.experts.model import open_model
 
-ROUNDS, STREAMS, GEN, PROMPT, SHORT, LONG = 8, (1, 4, 8), 32, 512, 128, 4096
+ROUNDS, STREAMS, GEN, PROMPT, SHORT, LONG = 5, (1, 4, 8), 32, 512, 128, 4096
 
 
 @dataclass(frozen=True, slots=True)
