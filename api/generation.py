@@ -3,15 +3,16 @@
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Protocol, Self
 
 from ..daemon.client import EngineClient
 from ..daemon.errors import EngineError
 from ..daemon.mailbox import Mailbox
 from ..daemon.messages import Failed, Finished, FromEngine, Submit, Token, Usage
 from ..daemon.text import TextDelta, TextStream
-from ..daemon.tokenizer import Tokenizer
+from ..daemon.tokenizer import Detokenizer, Tokenizer
 from .arrivals import Arrivals
+from .chat.events import ChatEvent
 
 StopReason = Literal["stop", "length"]
 
@@ -20,7 +21,8 @@ StopReason = Literal["stop", "length"]
 class Piece:
     """News of one choice: text with the tokens that belong to it, or with `finish_reason` its end.
 
-    starts: where each token's own text begins, in characters of the whole answer.
+    starts: where each token's own text begins, in characters of the whole answer. events: what a reading made of the
+    text.
     """
 
     index: int
@@ -28,24 +30,55 @@ class Piece:
     tokens: tuple[Token, ...]
     starts: tuple[int, ...]
     finish_reason: StopReason | None = None
+    events: tuple[ChatEvent, ...] = ()
+
+
+class Reading(Protocol):
+    """Understands one choice's text. It is given the text of one token after the other, so that what it makes of them
+    does not depend on how the engine's messages were gathered."""
+
+    def detokenizer(self) -> Detokenizer:
+        """A fresh one that shows what the reading needs to see."""
+        ...
+
+    @property
+    def enough(self) -> bool:
+        """Nothing that the model may still write is wanted."""
+        ...
+
+    def push(self, delta: TextDelta) -> Sequence[ChatEvent]:
+        """What can be said after this piece of text."""
+        ...
+
+    def end(self, reason: StopReason, stop_string: str | None) -> Sequence[ChatEvent]:
+        """What is left to say, and the end."""
+        ...
 
 
 class Choice:
-    """One completion on its way: its mailbox, its text, and how it ended."""
+    """One completion on its way: its mailbox, its text, and how it ended.
 
-    def __init__(self, index: int, submit: Submit, mailbox: Mailbox, text: TextStream) -> None:
+    With a reading there is a piece only where there are events; tokens wait for the next one.
+    """
+
+    def __init__(
+        self, index: int, submit: Submit, mailbox: Mailbox, text: TextStream, reading: Reading | None = None
+    ) -> None:
         self.index = index
         self.request_id = submit.request_id
         self.mailbox = mailbox
         self.usage: Usage | None = None
         self._prompt_tokens = len(submit.prompt)
         self._text = text
+        self._reading = reading
+        self._untold: list[TextDelta] = []
+        self._events: list[ChatEvent] = []
         self._received = 0
 
     @property
     def stopped(self) -> bool:
-        """A stop string was found: what the engine still sends is not wanted."""
-        return self._text.stopped is not None
+        """What the engine still sends is not wanted: a stop string was found, or the reading has enough."""
+        return self._text.stopped is not None or (self._reading is not None and self._reading.enough)
 
     @property
     def finished(self) -> bool:
@@ -54,29 +87,41 @@ class Choice:
 
     def take(self, batch: Sequence[FromEngine]) -> Piece | None:
         """What a batch of messages amounts to, None if nothing can be told yet. Raises what the engine reports."""
-        deltas: list[TextDelta] = []
         reason: StopReason | None = None
         for message in batch:
             if isinstance(message, Token):
-                self._push(message, deltas)
+                self._push(message)
             else:
-                reason = self._end(message, deltas)
-        text = "".join(delta.text for delta in deltas)
-        tokens = tuple(token for delta in deltas for token in delta.tokens)
-        if not text and not tokens and reason is None:
+                reason = self._end(message)
+        deltas, events = self._untold, self._events
+        told = bool(events) if self._reading is not None else any(delta.text or delta.tokens for delta in deltas)
+        if not told and reason is None:
             return None
+        self._untold, self._events = [], []
+        tokens = tuple(token for delta in deltas for token in delta.tokens)
         starts = tuple(start for delta in deltas for start in delta.starts)
-        return Piece(self.index, text, tokens, starts, reason)
+        return Piece(self.index, "".join(delta.text for delta in deltas), tokens, starts, reason, tuple(events))
 
-    def _push(self, token: Token, deltas: list[TextDelta]) -> None:
+    def _push(self, token: Token) -> None:
         if self.stopped:
             return
         self._received += 1
         delta = self._text.push(token)
         if delta is not None:
-            deltas.append(delta)
+            self._read(delta)
 
-    def _end(self, message: Finished | Failed, deltas: list[TextDelta]) -> StopReason:
+    def _read(self, delta: TextDelta) -> None:
+        self._untold.append(delta)
+        if self._reading is not None:
+            self._events += self._reading.push(delta)
+
+    def _end(self, message: Finished | Failed) -> StopReason:
+        reason = self._reason(message)
+        if self._reading is not None:
+            self._events += self._reading.end(reason, self._text.stopped)
+        return reason
+
+    def _reason(self, message: Finished | Failed) -> StopReason:
         if self.stopped:
             # Tokens that were computed before the abort arrived depend on timing; those up to the match do not.
             cached = message.usage.cached_tokens if isinstance(message, Finished) else 0
@@ -89,7 +134,7 @@ class Choice:
         if message.reason == "abort":
             raise EngineError("the request was aborted by the server")
         self.usage = message.usage
-        deltas.append(self._text.finish())
+        self._read(self._text.finish())
         # The held back end of the text may complete a stop string only now.
         return "stop" if self.stopped else message.reason
 
@@ -97,17 +142,22 @@ class Choice:
 class Generation:
     """Submits on entering, all or none; aborts on leaving whatever has not ended by then."""
 
-    def __init__(self, client: EngineClient, tokenizer: Tokenizer, submits: Sequence[Submit]) -> None:
+    def __init__(
+        self, client: EngineClient, tokenizer: Tokenizer, submits: Sequence[Submit], readings: Sequence[Reading] = ()
+    ) -> None:
+        """readings: one for each submit, or none at all."""
         self._client = client
         self._tokenizer = tokenizer
         self._submits = submits
+        self._readings: Sequence[Reading | None] = readings or [None] * len(submits)
         self.choices: list[Choice] = []
 
     async def __aenter__(self) -> Self:
         try:
-            for index, submit in enumerate(self._submits):
-                text = TextStream(self._tokenizer.detokenizer(), submit.sampling.stop)
-                self.choices.append(Choice(index, submit, self._client.submit(submit), text))
+            for index, (submit, reading) in enumerate(zip(self._submits, self._readings, strict=True)):
+                detokenizer = (self._tokenizer if reading is None else reading).detokenizer()
+                text = TextStream(detokenizer, submit.sampling.stop)
+                self.choices.append(Choice(index, submit, self._client.submit(submit), text, reading))
         except BaseException:
             self._abort_rest()
             raise

@@ -12,9 +12,10 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from ..daemon.messages import Submit, Token, Usage
+from .chat.events import ChatEvent
 from .errors import kind_of
 from .framing import OPENAI, Framing
-from .generation import Generation, Piece, StopReason
+from .generation import Generation, Piece, Reading, StopReason
 from .service import Service
 
 logger = logging.getLogger(__name__)
@@ -26,12 +27,13 @@ _SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # the l
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One complete choice; starts: where each token's own text begins, in characters."""
+    """One complete choice; starts: where each token's own text begins, in characters. events: see `Piece`."""
 
     text: str
     tokens: tuple[Token, ...]
     starts: tuple[int, ...]
     finish_reason: StopReason
+    events: tuple[ChatEvent, ...] = ()
 
 
 class Encoder(Protocol):
@@ -45,8 +47,8 @@ class Encoder(Protocol):
         """The chunks of a piece."""
         ...
 
-    def usage_chunk(self, usage: Usage) -> dict[str, Any] | None:
-        """The chunk that closes the stream, None if it was not asked for."""
+    def closing(self, usage: Usage) -> list[dict[str, Any]]:
+        """The chunks that close the stream, after the end of every choice."""
         ...
 
     def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
@@ -56,13 +58,17 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A checked request, ready for the engine. `submits` hold choices_per_prompt choices of each prompt in turn."""
+    """A checked request, ready for the engine. `submits` hold choices_per_prompt choices of each prompt in turn.
+
+    readings: one for each submit, where its text has to be understood.
+    """
 
     submits: tuple[Submit, ...]
     choices_per_prompt: int
     stream: bool
     encoder: Encoder
     framing: Framing = OPENAI
+    readings: tuple[Reading, ...] = ()
 
 
 class ClientGone(Exception):
@@ -83,11 +89,13 @@ async def events(
                     continue
                 chunks = job.encoder.chunks(piece)
                 # Clients take the first chunk with choices as the first token, so the opening waits for it.
-                yield b"".join(map(framing.frame, chunks if opened else job.encoder.opening() + chunks))
+                chunks = chunks if opened else job.encoder.opening() + chunks
+                if chunks:
+                    yield b"".join(map(framing.frame, chunks))
                 opened = True
-        usage = job.encoder.usage_chunk(generation.usage(job.choices_per_prompt))
-        if usage is not None:
-            yield framing.frame(usage)
+        closing = job.encoder.closing(generation.usage(job.choices_per_prompt))
+        if closing:
+            yield b"".join(map(framing.frame, closing))
     except Exception as error:
         _log(request_id, error)
         yield framing.frame(framing.error(error))
@@ -112,7 +120,8 @@ def _join(parts: Sequence[Piece]) -> Answer:
     assert reason is not None  # pieces() ends only when each choice has
     tokens = tuple(token for part in parts for token in part.tokens)
     starts = tuple(start for part in parts for start in part.starts)
-    return Answer("".join(part.text for part in parts), tokens, starts, reason)
+    events = tuple(event for part in parts for event in part.events)
+    return Answer("".join(part.text for part in parts), tokens, starts, reason, events)
 
 
 def _log(request_id: str, error: Exception) -> None:
@@ -132,7 +141,8 @@ class Exchange(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async with Generation(self.service.client, self.service.tokenizer, self.job.submits) as generation:
+            service, job = self.service, self.job
+            async with Generation(service.client, service.tokenizer, job.submits, job.readings) as generation:
                 run = self._stream if self.job.stream else self._whole
                 await unless_gone(receive, run(generation, scope, receive, send))
         except ClientGone as gone:

@@ -93,26 +93,28 @@ class Tokenizer:
         """`token_bytes` as text; parts of characters become U+FFFD."""
         return self.token_bytes(token_id).decode("utf-8", "replace")
 
-    def detokenizer(self) -> "Detokenizer":
-        """A fresh detokenizer for one stream of tokens."""
-        return Detokenizer(self._text_bytes)
+    def detokenizer(self, shown: Iterable[int] = ()) -> "Detokenizer":
+        """A fresh detokenizer for one stream of tokens. shown: control tokens whose names are to show in the text."""
+        return Detokenizer(self._text_bytes, {token_id: self._token_bytes[token_id] for token_id in shown})
 
 
 class Detokenizer:
     """Turns a stream of tokens into text, whole characters at a time, in constant time per token.
 
-    All pushes and the finish joined equal `Tokenizer.decode` of the same ids.
+    All pushes and the finish joined equal `Tokenizer.decode` of the same ids, but for those ids that `instead` holds.
     """
 
-    def __init__(self, text_bytes: Sequence[bytes]) -> None:
+    def __init__(self, text_bytes: Sequence[bytes], instead: Mapping[int, bytes] | None = None) -> None:
         self._text_bytes = text_bytes
+        self._instead = instead or {}
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token_id: int) -> str:
         """The text that this token completes; empty for control tokens and ids outside the vocabulary."""
         if not 0 <= token_id < len(self._text_bytes):
             return ""
-        return self._decoder.decode(self._text_bytes[token_id])
+        data = self._instead.get(token_id)
+        return self._decoder.decode(self._text_bytes[token_id] if data is None else data)
 
     def finish(self) -> str:
         """U+FFFD for a character that was never completed, else empty."""

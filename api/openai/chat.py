@@ -5,17 +5,18 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from ...daemon.errors import InvalidRequestError
-from ...daemon.messages import Token, Usage
+from ...daemon.messages import Token
 from ..body import parse
-from ..generation import Piece
+from ..chat.dialect import ChatAnswer, ChatUsage
+from ..chat.events import CallArguments, CallBegan, ChatEvent, ChatPiece, Ended, Reasoning, Text
+from ..chat.prepare import prepare
 from ..service import Service
-from ..stream import Answer, Job
+from ..stream import Job
 from . import sampling
+from .chat_wish import chat_wish
 from .endpoint import Envelope, endpoint
 from .fields import FieldNotes
 from .logprobs import chat_logprobs
-from .prompts import encode
 from .schemas import ChatRequest
 
 
@@ -29,55 +30,17 @@ def prepare_chat(service: Service, notes: FieldNotes, raw: bytes, tenant: str) -
     body = parse(raw, ChatRequest)
     sampling.check_model(service, body.model)
     notes.check(body.model_extra)
-    _refuse_tools(body)
-    n = sampling.choices_per_prompt(body, service, 1)
-    logprobs = _logprobs(body)
     include_usage = body.include_usage
-    prompt = encode(service, _render(service, body), "messages", add_special=False)
-    wanted, param = body.max_completion_tokens, "max_completion_tokens"
-    if wanted is None:
-        wanted, param = body.max_tokens, "max_tokens"
-    max_tokens = sampling.room_for(service, prompt, wanted, None, "messages" if wanted is None else param)
-    params = sampling.sampling_params(body, service, max_tokens, logprobs)
-    return Job(
-        submits=sampling.submits(service, [(prompt, params)], n, tenant + (body.cache_salt or "")),
-        choices_per_prompt=n,
-        stream=bool(body.stream),
-        encoder=ChatEncoder(service, n, logprobs is not None, include_usage),
-    )
+    wish = chat_wish(service, body)
+    dialect = ChatDialect(service, wish.n, wish.sampling["logprobs"] is not None, include_usage)
+    dialect.named = wish.tool_choice.mode == "named"
+    return prepare(service, wish, tenant).job(dialect)
 
 
-def _refuse_tools(body: ChatRequest) -> None:
-    if body.tool_choice == "none":
-        return
-    if body.tools:
-        raise InvalidRequestError("tools are not supported by this server; leave them out", "tools")
-    if body.tool_choice not in (None, "auto"):
-        raise InvalidRequestError("tool_choice needs tools, which this server does not support", "tool_choice")
+class ChatDialect:
+    """Writes chat.completion and chat.completion.chunk objects. named: a tool had to be called, by its name."""
 
-
-def _logprobs(body: ChatRequest) -> int | None:
-    if not body.logprobs:
-        if body.top_logprobs:
-            raise InvalidRequestError("top_logprobs needs logprobs: true", "top_logprobs")
-        return None
-    count = body.top_logprobs or 0
-    if not 0 <= count <= 20:
-        raise InvalidRequestError(f"top_logprobs is {count}; it must lie between 0 and 20", "top_logprobs")
-    return count
-
-
-def _render(service: Service, body: ChatRequest) -> str:
-    kwargs = dict(body.chat_template_kwargs or {})
-    if body.reasoning_effort is not None:
-        kwargs.setdefault("reasoning_effort", body.reasoning_effort)
-    return service.chat_template.render(
-        body.messages, add_generation_prompt=body.add_generation_prompt is not False, kwargs=kwargs
-    )
-
-
-class ChatEncoder:
-    """Writes chat.completion and chat.completion.chunk objects."""
+    named = False
 
     def __init__(self, service: Service, n: int, logprobs: bool, include_usage: bool) -> None:
         self._tokenizer = service.tokenizer
@@ -89,32 +52,40 @@ class ChatEncoder:
         """The role of each choice; later deltas do not repeat it, since clients add strings up."""
         return [self._chunk(index, {"role": "assistant", "content": ""}) for index in range(self._n)]
 
-    def chunks(self, piece: Piece) -> list[dict[str, Any]]:
-        """Text and its log-probabilities, then the finish reason in a chunk of its own."""
-        chunks = []
+    def chunks(self, piece: ChatPiece) -> list[dict[str, Any]]:
+        """A chunk for each event, the first with the log-probabilities, the finish reason in a chunk of its own."""
         logprobs = self._logprobs(piece.tokens) if piece.tokens else None
-        if piece.text or logprobs:
-            chunks.append(self._chunk(piece.index, {"content": piece.text}, logprobs))
-        if piece.finish_reason is not None:
-            chunks.append(self._chunk(piece.index, {}, finish_reason=piece.finish_reason))
+        deltas = [(_delta(event), self._reason(event)) for event in piece.events]
+        if logprobs and deltas[0][1] is not None:  # tokens that were no part of any text
+            deltas.insert(0, ({}, None))
+        chunks = []
+        for delta, reason in deltas:
+            chunks.append(self._chunk(piece.index, delta, logprobs, reason))
+            logprobs = None
         return chunks
 
-    def usage_chunk(self, usage: Usage) -> dict[str, Any] | None:
-        """The chunk that closes the stream, None if it was not asked for."""
-        return self._envelope.usage_chunk(usage)
+    def closing(self, usage: ChatUsage) -> list[dict[str, Any]]:
+        """The chunk with the usage, if it was asked for."""
+        return self._envelope.closing(usage)
 
-    def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
+    def whole(self, answers: Sequence[ChatAnswer], usage: ChatUsage) -> dict[str, Any]:
         """The chat.completion object."""
         choices = [
             {
                 "index": index,
-                "message": {"role": "assistant", "content": each.text, "refusal": None},
+                "message": message(each.events),
                 "logprobs": self._logprobs(each.tokens),
-                "finish_reason": each.finish_reason,
+                "finish_reason": self._reason(each.events[-1]),
             }
             for index, each in enumerate(answers)
         ]
         return {**self._envelope.whole(choices, usage), "object": "chat.completion"}
+
+    def _reason(self, event: ChatEvent) -> str | None:
+        """OpenAI says "stop" where the call was the only thing that could happen."""
+        if not isinstance(event, Ended):
+            return None
+        return "stop" if self.named and event.reason == "tool_calls" else event.reason
 
     def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
         return chat_logprobs(tokens, self._tokenizer) if self._with_logprobs else None
@@ -128,3 +99,38 @@ class ChatEncoder:
     ) -> dict[str, Any]:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
         return self._envelope.chunk(choice)
+
+
+def _delta(event: ChatEvent) -> dict[str, Any]:
+    """Id, type and name of a call come once; deltas of calls have no content."""
+    match event:
+        case Text(text):
+            return {"content": text}
+        case Reasoning(text):
+            return {"reasoning_content": text}
+        case CallBegan(index, call_id, name):
+            function = {"name": name, "arguments": ""}
+            return {"tool_calls": [{"index": index, "id": call_id, "type": "function", "function": function}]}
+        case CallArguments(index, json_text):
+            return {"tool_calls": [{"index": index, "function": {"arguments": json_text}}]}
+        case Ended():
+            return {}
+
+
+def message(events: Sequence[ChatEvent]) -> dict[str, Any]:
+    """The assistant's message. Its content is null where there is nothing but calls."""
+    text = "".join(event.text for event in events if isinstance(event, Text))
+    reasoning = "".join(event.text for event in events if isinstance(event, Reasoning))
+    calls: list[dict[str, Any]] = []
+    for event in events:
+        if isinstance(event, CallBegan):
+            function = {"name": event.name, "arguments": ""}
+            calls.append({"id": event.call_id, "type": "function", "function": function})
+        elif isinstance(event, CallArguments):
+            calls[event.index]["function"]["arguments"] += event.json_text
+    result: dict[str, Any] = {"role": "assistant", "content": None if calls and not text else text, "refusal": None}
+    if reasoning:
+        result["reasoning_content"] = reasoning
+    if calls:
+        result["tool_calls"] = calls
+    return result

@@ -77,9 +77,9 @@ class CompletionEncoder:
             chunks.append(self._chunk(piece.index, "", finish_reason=piece.finish_reason))
         return chunks
 
-    def usage_chunk(self, usage: Usage) -> dict[str, Any] | None:
-        """The chunk that closes the stream, None if it was not asked for."""
-        return self._envelope.usage_chunk(usage)
+    def closing(self, usage: Usage) -> list[dict[str, Any]]:
+        """The chunk with the usage, if it was asked for."""
+        return self._envelope.closing(usage)
 
     def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
         """The text_completion object; choices of one prompt lie side by side."""

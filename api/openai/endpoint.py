@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from ...daemon.messages import Usage
 from ..body import read_json
+from ..chat.dialect import ChatUsage
 from ..service import Service
 from ..stream import Exchange, Job
 from .fields import FieldNotes
@@ -58,20 +59,27 @@ class Envelope:
         usage = {"usage": None} if self._include_usage else {}
         return {**self._head, "choices": [choice], **usage}
 
-    def usage_chunk(self, usage: Usage) -> dict[str, Any] | None:
-        """The only chunk with usage, since clients add up what they see; None if it was not asked for."""
-        return {**self._head, "choices": [], "usage": _usage_fields(usage)} if self._include_usage else None
+    def closing(self, usage: Usage | ChatUsage) -> list[dict[str, Any]]:
+        """The only chunk with usage, since clients add up what they see; none if it was not asked for."""
+        return [{**self._head, "choices": [], "usage": _usage_fields(usage)}] if self._include_usage else []
 
-    def whole(self, choices: list[dict[str, Any]], usage: Usage) -> dict[str, Any]:
+    def whole(self, choices: list[dict[str, Any]], usage: Usage | ChatUsage) -> dict[str, Any]:
         """An answer that is not streamed."""
         return {**self._head, "choices": choices, "usage": _usage_fields(usage)}
 
 
-def _usage_fields(usage: Usage) -> dict[str, Any]:
+def _usage_fields(usage: Usage | ChatUsage) -> dict[str, Any]:
     """OpenAI's usage object."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        **_details(usage),
     }
+
+
+def _details(usage: Usage | ChatUsage) -> dict[str, Any]:
+    if isinstance(usage, Usage):
+        return {}
+    return {"completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens}}

@@ -42,7 +42,6 @@ _HARMLESS = frozenset(
     {
         "metadata",
         "moderation",
-        "parallel_tool_calls",
         "prediction",
         "prompt_cache_key",
         "prompt_cache_retention",

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from ...daemon.errors import ContextLengthError, InvalidRequestError
 from ...daemon.messages import Submit
@@ -47,17 +48,21 @@ def room_for(service: Service, prompt: Sequence[int], wanted: int | None, defaul
 
 def sampling_params(body: CompletionFields, service: Service, max_tokens: int, logprobs: int | None) -> SamplingParams:
     """The request's sampling rules. Raises InvalidRequestError that names the field."""
+    return SamplingParams(**sampling_fields(body, service, logprobs), max_tokens=max_tokens)
+
+
+def sampling_fields(body: CompletionFields, service: Service, logprobs: int | None) -> dict[str, Any]:
+    """The fields of SamplingParams but max_tokens. Raises InvalidRequestError that names the field."""
     given = body.model_dump(include=_PLAIN, exclude_none=True)
     if given.get("top_k") == -1:  # another way in use to say "off"
         given["top_k"] = 0
-    return SamplingParams(
+    return {
         **given,
-        max_tokens=max_tokens,
-        logprobs=logprobs,
-        logit_bias=_logit_bias(body.logit_bias or {}, service.vocab_size),
-        stop=_stop(body.stop),
-        stop_token_ids=frozenset(body.stop_token_ids or ()),
-    )
+        "logprobs": logprobs,
+        "logit_bias": _logit_bias(body.logit_bias or {}, service.vocab_size),
+        "stop": stop_strings(body.stop),
+        "stop_token_ids": frozenset(body.stop_token_ids or ()),
+    }
 
 
 _PLAIN = {
@@ -74,7 +79,8 @@ _PLAIN = {
 }
 
 
-def _stop(stop: str | list[str] | None) -> tuple[str, ...]:
+def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
+    """The texts of a stop field, as many as are allowed."""
     texts = (stop,) if isinstance(stop, str) else tuple(stop or ())
     if len(texts) > _MAX_STOP_STRINGS:
         raise InvalidRequestError(f"stop has {len(texts)} strings; at most {_MAX_STOP_STRINGS} are allowed", "stop")
@@ -103,7 +109,11 @@ def _logit_bias(bias: dict[str, float], vocab_size: int) -> tuple[tuple[int, flo
 
 def choices_per_prompt(body: CompletionFields, service: Service, num_prompts: int) -> int:
     """The checked `n`."""
-    n = 1 if body.n is None else body.n
+    return check_choices(service, 1 if body.n is None else body.n, num_prompts)
+
+
+def check_choices(service: Service, n: int, num_prompts: int) -> int:
+    """`n` if so many choices of each prompt are allowed. Raises InvalidRequestError."""
     limit = service.limits.max_choices
     if n < 1 or n * num_prompts > limit:
         raise InvalidRequestError(f"n is {n} for {num_prompts} prompts; 1 to {limit} choices in all are allowed", "n")

@@ -38,6 +38,7 @@ def test_usage_counts_the_end_token_and_the_cached_prompt() -> None:
         "completion_tokens": 3,
         "total_tokens": prompt + 3,
         "prompt_tokens_details": {"cached_tokens": 5},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
 
 
@@ -208,7 +209,8 @@ def test_unfinished_character_is_replaced_once() -> None:
         ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": "many"}, "top_logprobs"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": []}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools[0]"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"functions": [{}]}, "functions"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
@@ -236,8 +238,7 @@ def test_bad_field_is_named(fields: dict[str, object], param: str) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"tools": []},
-        {"tools": [{"type": "function"}], "tool_choice": "none"},
+        {"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "none"},
         {"response_format": {"type": "text"}},
         {"modalities": ["text"]},
         {"functions": []},

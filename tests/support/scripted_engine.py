@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,8 +49,9 @@ class ByteTokenizer:
     def token_text(self, token_id: int) -> str:
         return self.token_bytes(token_id).decode("utf-8", "replace")
 
-    def detokenizer(self) -> Detokenizer:
-        return Detokenizer([bytes([i]) for i in range(256)] + [b"", b""])
+    def detokenizer(self, shown: Iterable[int] = ()) -> Detokenizer:
+        texts = [bytes([i]) for i in range(256)] + [b"", b""]
+        return Detokenizer(texts, {token_id: self.token_bytes(token_id) for token_id in shown})
 
 
 def says(text: str, delay: float | None = None) -> list[Step]:

@@ -1,0 +1,51 @@
+"""From the body of a chat completion to a wish."""
+
+from ...daemon.errors import InvalidRequestError
+from ..chat.wish import ChatWish, Thinking
+from ..service import Service
+from . import sampling
+from .schemas import ChatRequest
+from .tools import read_tool_choice, read_tools
+
+_NO_EFFORT = "none"
+
+
+def chat_wish(service: Service, body: ChatRequest) -> ChatWish:
+    """What a client asks for. Raises InvalidRequestError that names the field."""
+    tools = read_tools(body.tools)
+    limit, limit_name = body.max_completion_tokens, "max_completion_tokens"
+    if limit is None:
+        limit, limit_name = body.max_tokens, "max_tokens"
+    return ChatWish(
+        messages=tuple(body.messages),
+        tools=tools,
+        tool_choice=read_tool_choice(body.tool_choice, tools),
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        thinking=_thinking(body),
+        sampling=sampling.sampling_fields(body, service, logprobs_wanted(body)),
+        max_tokens=limit,
+        max_tokens_param=limit_name,
+        n=1 if body.n is None else body.n,
+        stream=bool(body.stream),
+        cache_salt=body.cache_salt or "",
+        add_generation_prompt=body.add_generation_prompt is not False,
+        template_kwargs=body.chat_template_kwargs or {},
+    )
+
+
+def logprobs_wanted(body: ChatRequest) -> int | None:
+    """How many alternatives of each token, None for no log-probabilities at all."""
+    if not body.logprobs:
+        if body.top_logprobs:
+            raise InvalidRequestError("top_logprobs needs logprobs: true", "top_logprobs")
+        return None
+    count = body.top_logprobs or 0
+    if not 0 <= count <= 20:
+        raise InvalidRequestError(f"top_logprobs is {count}; it must lie between 0 and 20", "top_logprobs")
+    return count
+
+
+def _thinking(body: ChatRequest) -> Thinking:
+    """An effort of "none" turns thinking off."""
+    effort = body.reasoning_effort
+    return Thinking(enabled=False if effort == _NO_EFFORT else None, effort=effort)
