@@ -19,8 +19,13 @@ class Prompt:
     text: str
 
 
-def read_prompt(service: Service, value: str | list[int]) -> Prompt:
-    """One of `list_prompts`. Raises InvalidRequestError, or ContextLengthError before a hopeless one is worked on."""
+def read_prompt(service: Service, value: str | list[int], keep: int | None = None) -> Prompt:
+    """One of `list_prompts`. keep: only its last tokens, so many. Raises InvalidRequestError, or ContextLengthError
+    before a hopeless one is worked on."""
+    if keep is not None:
+        whole = encode(service, value, "prompt", add_special=True) if isinstance(value, str) else value
+        if len(whole) > keep:
+            value = list(whole[-keep:])
     if isinstance(value, str):
         return Prompt(encode(service, value, "prompt", add_special=True), value)
     room_for(service, value, None, None, "prompt")
@@ -30,6 +35,19 @@ def read_prompt(service: Service, value: str | list[int]) -> Prompt:
             f"prompt holds the token id {foreign}; ids must lie below {service.vocab_size}", "prompt"
         )
     return Prompt(tuple(value), service.tokenizer.decode(value))
+
+
+def kept_tokens(service: Service, truncate: int | None, max_tokens: int | None) -> int | None:
+    """Of each prompt, by truncate_prompt_tokens; -1 keeps what fits. None: all. Raises InvalidRequestError."""
+    if truncate is None:
+        return None
+    room = max(service.max_context - max(max_tokens or 0, 1), 1)
+    if truncate != -1 and not 1 <= truncate <= room:
+        raise InvalidRequestError(
+            f"truncate_prompt_tokens is {truncate}; it must lie between 1 and {room}, or be -1 for all that fit",
+            "truncate_prompt_tokens",
+        )
+    return room if truncate == -1 else truncate
 
 
 def encode(service: Service, text: str, param: str, *, add_special: bool) -> tuple[int, ...]:

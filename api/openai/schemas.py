@@ -2,11 +2,21 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, WithJsonSchema
 
 from ...daemon.errors import InvalidRequestError
 
 TokenId = Annotated[int, Field(strict=True, ge=0)]
+# Looked through by `prompts`, once: a long list of ids is no work for a checker of all sorts of things.
+Prompts = Annotated[
+    Any, WithJsonSchema(TypeAdapter(str | list[str] | list[TokenId] | list[list[TokenId]]).json_schema())
+]
+LogitBias = dict[str, float | bool] | list[tuple[int | str, float | bool]]
+
+
+def _also(name: str, alias: str) -> Any:
+    """A field that some clients know by another name."""
+    return Field(None, validation_alias=AliasChoices(name, alias))
 
 
 class StreamOptions(BaseModel):
@@ -19,24 +29,29 @@ class CompletionFields(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     model: str | None = None
-    max_tokens: int | None = None
+    max_tokens: int | None = _also("max_tokens", "n_predict")
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
-    repetition_penalty: float | None = None
+    repetition_penalty: float | None = _also("repetition_penalty", "repeat_penalty")
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: LogitBias | None = None
+    bad_words: list[str] | None = None
+    allowed_token_ids: list[TokenId] | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[TokenId] | None = None
     min_tokens: int | None = None
     ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
     n: int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    cache_salt: str | None = None
+    cache_salt: str | None = Field(None, min_length=1)
+    priority: int | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -62,6 +77,10 @@ class ChatRequest(CompletionFields):
 
 
 class CompletionRequest(CompletionFields):
-    prompt: Any = None
+    prompt: Prompts = None
     echo: bool | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    truncate_prompt_tokens: int | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
