@@ -6,9 +6,11 @@ from fastapi import APIRouter
 
 from ...daemon.request import SamplingParams
 from ..body import parse
+from ..openapi import described
 from ..service import Service
 from ..stream import Job
 from . import sampling
+from .answers import Completion
 from .completion_encoder import CompletionEncoder, Wanted
 from .endpoint import endpoint
 from .fields import FieldNotes
@@ -20,7 +22,8 @@ _DEFAULT_MAX_TOKENS = 16
 
 def router(service: Service, notes: FieldNotes) -> APIRouter:
     """The completions endpoint of a service."""
-    return endpoint("/v1/completions", prepare_completion, service, notes)
+    told = described(body=CompletionRequest, answer=Completion, stream="text/event-stream")
+    return endpoint("/v1/completions", prepare_completion, service, notes, told)
 
 
 def prepare_completion(service: Service, notes: FieldNotes, raw: bytes, tenant: str) -> Job:

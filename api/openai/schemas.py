@@ -1,10 +1,11 @@
 """What clients may send to the OpenAI endpoints. Fields not named here land in `model_extra`; see `fields`."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, WithJsonSchema
 
 from ...daemon.errors import InvalidRequestError
+from ...daemon.messages import Pooling
 
 TokenId = Annotated[int, Field(strict=True, ge=0)]
 # Looked through by `prompts`, once: a long list of ids is no work for a checker of all sorts of things.
@@ -63,8 +64,11 @@ class CompletionFields(BaseModel):
         return self.stream_options.include_usage
 
 
+Messages = Annotated[list[dict[str, Any]], Field(description="The chat template checks and normalises them.")]
+
+
 class ChatRequest(CompletionFields):
-    messages: list[dict[str, Any]]  # the chat template checks and normalises them
+    messages: Messages
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -84,3 +88,19 @@ class CompletionRequest(CompletionFields):
     truncate_prompt_tokens: int | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
+
+
+class EmbeddingRequest(BaseModel):
+    """pooling: the mean of all tokens' states, or the last one's. normalize: to length 1, which is the default."""
+
+    model_config = ConfigDict(extra="allow")
+
+    input: Prompts
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    pooling: Pooling | None = None
+    normalize: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    cache_salt: str | None = Field(None, min_length=1)
+    priority: int | None = None
