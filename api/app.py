@@ -13,7 +13,7 @@ from .service import Service
 
 def create_app(service: Service) -> FastAPI:
     """The application. It holds no state beyond the service and a memory of unknown field names."""
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, responses=openapi.FAILURES)
     notes = FieldNotes(service.events)
     app.include_router(chat.router(service, notes))
     app.include_router(completions.router(service, notes))

@@ -3,6 +3,7 @@
 Routes read their bodies themselves, so FastAPI cannot know what is in them: `described` tells it.
 """
 
+from functools import cache
 from typing import Any
 
 import orjson
@@ -14,6 +15,13 @@ from starlette.responses import Response
 from .. import __version__
 
 _REFERENCE = "#/components/schemas/{model}"
+
+
+# Of every route; `described` adds what their bodies are.
+FAILURES: dict[int | str, dict[str, Any]] = {
+    "4XX": {"description": "The request cannot be served"},
+    "5XX": {"description": "The server cannot serve it now"},
+}
 
 
 class ErrorDetail(BaseModel):
@@ -49,8 +57,7 @@ def described(
         failure = {"content": {"application/json": {"schema": _schema(errors, answers=True)}}}
     responses = {
         200: {"description": "The answer", **({"content": content} if content else {})},
-        "4XX": {"description": "The request cannot be served", **failure},
-        "5XX": {"description": "The server cannot serve it now", **failure},
+        **{status: {**told, **failure} for status, told in FAILURES.items()},
     }
     extra = {}
     if body is not None:
@@ -75,7 +82,8 @@ def router(app: FastAPI) -> APIRouter:
 
 def document(app: FastAPI) -> dict[str, Any]:
     """The document of an application's routes."""
-    made = get_openapi(title="Isotherm", version=__version__, routes=app.routes)
+    told = get_openapi(title="Isotherm", version=__version__, routes=app.routes)
+    made: dict[str, Any] = orjson.loads(orjson.dumps(told))  # a copy: what is told of a route stays as it is
     parts: dict[str, Any] = made.setdefault("components", {}).setdefault("schemas", {})
     _lift(made, parts)
     made["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
@@ -83,10 +91,10 @@ def document(app: FastAPI) -> dict[str, Any]:
     return made
 
 
+@cache
 def _schema(kind: Any, *, answers: bool) -> dict[str, Any]:
     adapter: TypeAdapter[Any] = TypeAdapter(kind)
-    mode = "serialization" if answers else "validation"
-    schema = adapter.json_schema(ref_template=_REFERENCE, mode=mode)
+    schema = adapter.json_schema(ref_template=_REFERENCE, mode="serialization" if answers else "validation")
     if isinstance(kind, type) and issubclass(kind, BaseModel) and "$ref" not in schema:  # by its name, as others are
         parts = schema.pop("$defs", {})
         return {"$ref": _REFERENCE.format(model=kind.__name__), "$defs": {**parts, kind.__name__: schema}}

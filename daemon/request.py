@@ -39,7 +39,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
-        for name, (low, high) in _RANGES.items():
+        for name, (low, high) in RANGES.items():
             value = getattr(self, name)
             if value is not None and not low <= value <= high:  # NaN fails too
                 raise InvalidRequestError(f"{name} is {value}; it must lie between {low} and {high}", name)
@@ -54,7 +54,8 @@ class SamplingParams:
             raise InvalidRequestError("bad_words must not hold an empty one", "bad_words")
 
 
-_RANGES: dict[str, tuple[float, float]] = {
+# Lowest and highest value of each number.
+RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0.0, 100.0),
     "top_p": (1e-6, 1.0),
     "top_k": (0, 2**31),

@@ -6,18 +6,32 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, Wi
 
 from ...daemon.errors import InvalidRequestError
 from ...daemon.messages import Pooling
+from ...daemon.request import RANGES
 
 TokenId = Annotated[int, Field(strict=True, ge=0)]
+_Ids = Annotated[list[TokenId], Field(min_length=1)]
+_Many = Annotated[list[str] | list[_Ids], Field(min_length=1)]
 # Looked through by `prompts`, once: a long list of ids is no work for a checker of all sorts of things.
-Prompts = Annotated[
-    Any, WithJsonSchema(TypeAdapter(str | list[str] | list[TokenId] | list[list[TokenId]]).json_schema())
-]
+Prompts = Annotated[Any, WithJsonSchema(TypeAdapter(str | _Ids | _Many).json_schema())]
 LogitBias = dict[str, float | bool] | list[tuple[int | str, float | bool]]
 
 
-def _also(name: str, alias: str) -> Any:
-    """A field that some clients know by another name."""
-    return Field(None, validation_alias=AliasChoices(name, alias))
+_ROLES = ["system", "developer", "user", "assistant", "tool", "function"]
+_CONTENT = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}, {"type": "null"}]}
+_MESSAGE = {
+    "type": "object",
+    "required": ["role", "content"],
+    "properties": {"role": {"type": "string", "enum": _ROLES}, "content": _CONTENT},
+}
+# Looked through by the chat template.
+Messages = Annotated[list[dict[str, Any]], WithJsonSchema({"type": "array", "minItems": 1, "items": _MESSAGE})]
+
+
+def _told(name: str, alias: str | None = None) -> Any:
+    """A field of `SamplingParams`, which checks it; the document says how. alias: what some clients call it."""
+    low, high = RANGES[name]
+    told: dict[str, Any] = {"minimum": low, "maximum": high}
+    return Field(None, validation_alias=AliasChoices(name, alias or name), json_schema_extra=told)
 
 
 class StreamOptions(BaseModel):
@@ -30,25 +44,25 @@ class CompletionFields(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     model: str | None = None
-    max_tokens: int | None = _also("max_tokens", "n_predict")
-    temperature: float | None = None
-    top_p: float | None = None
+    max_tokens: int | None = Field(None, validation_alias=AliasChoices("max_tokens", "n_predict"))
+    temperature: float | None = _told("temperature")
+    top_p: float | None = _told("top_p")
     top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = _also("repetition_penalty", "repeat_penalty")
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
+    min_p: float | None = _told("min_p")
+    repetition_penalty: float | None = _told("repetition_penalty", "repeat_penalty")
+    presence_penalty: float | None = _told("presence_penalty")
+    frequency_penalty: float | None = _told("frequency_penalty")
     logit_bias: LogitBias | None = None
     bad_words: list[str] | None = None
     allowed_token_ids: list[TokenId] | None = None
-    seed: int | None = None
+    seed: int | None = _told("seed")
     stop: str | list[str] | None = None
     stop_token_ids: list[TokenId] | None = None
     min_tokens: int | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
-    n: int | None = None
+    n: int | None = Field(None, json_schema_extra={"minimum": 1, "maximum": 128})
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     cache_salt: str | None = Field(None, min_length=1)
@@ -62,9 +76,6 @@ class CompletionFields(BaseModel):
         if not self.stream:
             raise InvalidRequestError("stream_options needs stream: true", "stream_options")
         return self.stream_options.include_usage
-
-
-Messages = Annotated[list[dict[str, Any]], Field(description="The chat template checks and normalises them.")]
 
 
 class ChatRequest(CompletionFields):
@@ -81,10 +92,10 @@ class ChatRequest(CompletionFields):
 
 
 class CompletionRequest(CompletionFields):
-    prompt: Prompts = None
+    prompt: Prompts
     echo: bool | None = None
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
+    logprobs: int | None = _told("logprobs")
+    prompt_logprobs: int | None = _told("prompt_logprobs")
     truncate_prompt_tokens: int | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None

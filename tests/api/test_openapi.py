@@ -1,6 +1,7 @@
 """The OpenAPI document, and whether the server keeps what it says there."""
 
 import random
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from support.api_service import call, make_service
+from support.api_service import make_service
 from support.scripted_engine import EOS, ScriptedEngine
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -31,7 +32,16 @@ def babble(submit: Any) -> list[int]:
     return random.Random(sum(submit.prompt)).choices(range(EOS), k=6)
 
 
-APP = create_app(make_service(ScriptedEngine(babble)))
+class Obedient(ScriptedEngine):
+    """Says to each command that it is done."""
+
+    def ask(self, command: Any) -> "Future[Any]":
+        answer: Future[Any] = Future()
+        answer.set_result({"done": True})
+        return answer
+
+
+APP = create_app(make_service(Obedient(babble)))
 SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", APP)
 
 
@@ -50,6 +60,8 @@ def test_the_server_keeps_its_document(name: str, mode: GenerationMode) -> None:
     )
     @given(case=operation.as_strategy(generation_mode=mode))
     def keeps(case: Any) -> None:
+        if mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
+            case.body.pop("model", None)  # or it would hardly ever be the one that is served
         case.call_and_validate(checks=CHECKS)
 
     keeps()
