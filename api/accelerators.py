@@ -13,6 +13,7 @@ from ..daemon.errors import EngineError
 from ..daemon.messages import Command
 from ..daemon.vram import SetVram, ShowPlacement
 from .body import parse, read_json
+from .openapi import described
 from .service import Service
 
 PATIENCE_S = 60.0  # a step that takes longer than this is not waited for
@@ -26,11 +27,11 @@ def router(service: Service) -> APIRouter:
     """The routes of a service."""
     routes = APIRouter()
 
-    @routes.get("/admin/placement")
+    @routes.get("/admin/placement", **described(answer=dict[str, Any]))
     async def placement() -> Response:
         return await answered(service, ShowPlacement())
 
-    @routes.post("/admin/vram")
+    @routes.post("/admin/vram", **described(body=Sizes, answer=dict[str, Any]))
     async def vram(request: Request) -> Response:
         sizes = parse(await read_json(request), Sizes)
         return await answered(service, SetVram.of(sizes.root))

@@ -2,25 +2,28 @@
 
 from fastapi import FastAPI
 
-from . import accelerators, admin, rebalance
+from . import accelerators, admin, openapi, rebalance, tokens
 from .auth import ApiKeys
 from .errors import HANDLED, handle_error
 from .middleware import BodyLimit, RequestId, SafetyNet
-from .openai import chat, completions, models
+from .openai import chat, completions, embeddings, models
 from .openai.fields import FieldNotes
 from .service import Service
 
 
 def create_app(service: Service) -> FastAPI:
     """The application. It holds no state beyond the service and a memory of unknown field names."""
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, responses=openapi.FAILURES)
     notes = FieldNotes(service.events)
     app.include_router(chat.router(service, notes))
     app.include_router(completions.router(service, notes))
+    app.include_router(embeddings.router(service, notes))
     app.include_router(models.router(service))
+    app.include_router(tokens.router(service))
     app.include_router(admin.router(service))
     app.include_router(accelerators.router(service))
     app.include_router(rebalance.router(service))
+    app.include_router(openapi.router(app))
     for kind in HANDLED:
         app.add_exception_handler(kind, handle_error)
     # The last one added is the outermost.

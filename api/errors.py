@@ -28,7 +28,7 @@ _PLAIN_WORDS = {  # where pydantic's own name Python's types or our classes
     "model_type": "Input should be a JSON object",
     "list_type": "Input should be a JSON array",
 }
-_UNION_MEMBERS = {"str", "list[str]", "dict[str,any]"}  # pydantic's way to say which kind of value was tried
+_UNION_MEMBERS = {"str"}  # pydantic's way to say which kind of value was tried; others have brackets
 _MAX_ECHO = 1000  # characters of a text that may repeat what the client sent
 
 
@@ -140,7 +140,7 @@ def invalid_fields(faults: list[Any]) -> InvalidRequestError:
     first = faults[0]
     path = ""
     for part in first["loc"]:
-        if part in _UNION_MEMBERS:
+        if part in _UNION_MEMBERS or "[" in str(part):
             continue
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
     words = _PLAIN_WORDS.get(first["type"], first["msg"])

@@ -8,7 +8,7 @@ from typing import Literal, Protocol, Self
 from ..daemon.client import EngineClient
 from ..daemon.errors import EngineError
 from ..daemon.mailbox import Mailbox
-from ..daemon.messages import Failed, Finished, FromEngine, Submit, Token, Usage
+from ..daemon.messages import Failed, Finished, FromEngine, PromptLogprobs, Submit, Token, TokenLogprobs, Usage
 from ..daemon.text import TextDelta, TextStream
 from ..daemon.tokenizer import Detokenizer, Tokenizer
 from .arrivals import Arrivals
@@ -22,7 +22,8 @@ class Piece:
     """News of one choice: text with the tokens that belong to it, or with `finish_reason` its end.
 
     starts: where each token's own text begins, in characters of the whole answer. events: what a reading made of the
-    text.
+    text. prompt: the log-probabilities of the prompt's tokens, which come once and first. stop_token: that ended the
+    choice and is no part of it; stop_reason: the stop string or the client's stop token that did.
     """
 
     index: int
@@ -31,6 +32,9 @@ class Piece:
     starts: tuple[int, ...]
     finish_reason: StopReason | None = None
     events: tuple[ChatEvent, ...] = ()
+    prompt: tuple[TokenLogprobs | None, ...] | None = None
+    stop_token: Token | None = None
+    stop_reason: str | int | None = None
 
 
 class Reading(Protocol):
@@ -68,7 +72,10 @@ class Choice:
         self.request_id = submit.request_id
         self.mailbox = mailbox
         self.usage: Usage | None = None
-        self._prompt_tokens = len(submit.prompt)
+        self._submit = submit
+        self._prompt: tuple[TokenLogprobs | None, ...] | None = None
+        self._stop_token: Token | None = None
+        self._stopped_by: int | None = None
         self._text = text
         self._reading = reading
         self._untold: list[TextDelta] = []
@@ -91,16 +98,33 @@ class Choice:
         for message in batch:
             if isinstance(message, Token):
                 self._push(message)
-            else:
+            elif isinstance(message, PromptLogprobs):
+                self._prompt = message.logprobs
+            elif isinstance(message, Finished | Failed):
                 reason = self._end(message)
-        deltas, events = self._untold, self._events
+        deltas, events, prompt = self._untold, self._events, self._prompt
         told = bool(events) if self._reading is not None else any(delta.text or delta.tokens for delta in deltas)
-        if not told and reason is None:
+        if not told and reason is None and prompt is None:
             return None
-        self._untold, self._events = [], []
+        self._untold, self._events, self._prompt = [], [], None
         tokens = tuple(token for delta in deltas for token in delta.tokens)
         starts = tuple(start for delta in deltas for start in delta.starts)
-        return Piece(self.index, "".join(delta.text for delta in deltas), tokens, starts, reason, tuple(events))
+        return Piece(
+            self.index,
+            "".join(delta.text for delta in deltas),
+            tokens,
+            starts,
+            reason,
+            tuple(events),
+            prompt,
+            self._stop_token,
+            self._stop_reason if reason else None,
+        )
+
+    @property
+    def _stop_reason(self) -> str | int | None:
+        """What ended the choice, if it was the client's wish."""
+        return self._stopped_by if self._text.stopped is None else self._text.stopped
 
     def _push(self, token: Token) -> None:
         if self.stopped:
@@ -126,7 +150,7 @@ class Choice:
             # Tokens that were computed before the abort arrived depend on timing; those up to the match do not.
             cached = message.usage.cached_tokens if isinstance(message, Finished) else 0
             self.usage = Usage(
-                prompt_tokens=self._prompt_tokens, cached_tokens=cached, completion_tokens=self._received
+                prompt_tokens=len(self._submit.prompt), cached_tokens=cached, completion_tokens=self._received
             )
             return "stop"
         if isinstance(message, Failed):
@@ -134,9 +158,21 @@ class Choice:
         if message.reason == "abort":
             raise EngineError("the request was aborted by the server")
         self.usage = message.usage
+        self._take_stop_token(message)
         self._read(self._text.finish())
         # The held back end of the text may complete a stop string only now.
         return "stop" if self.stopped else message.reason
+
+    def _take_stop_token(self, end: Finished) -> None:
+        """It is shown if it is one of the client's, who wants to see those."""
+        if end.stop_token is None:
+            return
+        token, rules = Token(self.request_id, end.stop_token, end.stop_logprobs), self._submit.sampling
+        self._stopped_by = end.stop_token if end.stop_token in rules.stop_token_ids else None
+        if self._stopped_by is None or not rules.include_stop_str_in_output:
+            self._stop_token = token
+        elif (delta := self._text.push(token)) is not None:
+            self._read(delta)
 
 
 class Generation:
@@ -155,13 +191,20 @@ class Generation:
     async def __aenter__(self) -> Self:
         try:
             for index, (submit, reading) in enumerate(zip(self._submits, self._readings, strict=True)):
-                detokenizer = (self._tokenizer if reading is None else reading).detokenizer()
-                text = TextStream(detokenizer, submit.sampling.stop)
+                text = self._text_stream(submit, reading)
                 self.choices.append(Choice(index, submit, self._client.submit(submit), text, reading))
         except BaseException:
             self._abort_rest()
             raise
         return self
+
+    def _text_stream(self, submit: Submit, reading: Reading | None) -> TextStream:
+        rules = submit.sampling
+        if not rules.skip_special_tokens:
+            detokenizer = self._tokenizer.detokenizer(self._tokenizer.special_ids)
+        else:
+            detokenizer = (self._tokenizer if reading is None else reading).detokenizer()
+        return TextStream(detokenizer, rules.stop, show_stop=rules.include_stop_str_in_output)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -1,5 +1,7 @@
 """POST /admin/rebalance: what moving experts would bring, doing it, and taking it back."""
 
+from typing import Any
+
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, StrictBool
 from starlette.requests import Request
@@ -8,6 +10,7 @@ from starlette.responses import Response
 from ..daemon.rebalance import Rebalance
 from .accelerators import answered
 from .body import parse, read_json
+from .openapi import described
 from .service import Service
 
 
@@ -25,7 +28,9 @@ def router(service: Service) -> APIRouter:
     """The route of a service."""
     routes = APIRouter()
 
-    @routes.post("/admin/rebalance")
+    told = described(body=RebalanceFields, answer=dict[str, Any], may_be_empty=True)
+
+    @routes.post("/admin/rebalance", **told)
     async def rebalance(request: Request) -> Response:
         raw = await read_json(request) if await request.body() else b"{}"
         fields = parse(raw, RebalanceFields)

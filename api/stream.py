@@ -11,7 +11,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from ..daemon.messages import Submit, Token, Usage
+from ..daemon.messages import Submit, Token, TokenLogprobs, Usage
 from .chat.events import ChatEvent
 from .errors import kind_of
 from .framing import OPENAI, Framing
@@ -27,13 +27,16 @@ _SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # the l
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One complete choice; starts: where each token's own text begins, in characters. events: see `Piece`."""
+    """One complete choice; starts: where each token's own text begins, in characters. The rest: see `Piece`."""
 
     text: str
     tokens: tuple[Token, ...]
     starts: tuple[int, ...]
     finish_reason: StopReason
     events: tuple[ChatEvent, ...] = ()
+    prompt: tuple[TokenLogprobs | None, ...] | None = None
+    stop_token: Token | None = None
+    stop_reason: str | int | None = None
 
 
 class Encoder(Protocol):
@@ -116,12 +119,15 @@ async def collect(generation: Generation, job: Job, ping_interval: float) -> byt
 
 
 def _join(parts: Sequence[Piece]) -> Answer:
-    reason = parts[-1].finish_reason
+    last = parts[-1]
+    reason = last.finish_reason
     assert reason is not None  # pieces() ends only when each choice has
     tokens = tuple(token for part in parts for token in part.tokens)
     starts = tuple(start for part in parts for start in part.starts)
     events = tuple(event for part in parts for event in part.events)
-    return Answer("".join(part.text for part in parts), tokens, starts, reason, events)
+    prompt = next((part.prompt for part in parts if part.prompt is not None), None)
+    text = "".join(part.text for part in parts)
+    return Answer(text, tokens, starts, reason, events, prompt, last.stop_token, last.stop_reason)
 
 
 def _log(request_id: str, error: Exception) -> None:

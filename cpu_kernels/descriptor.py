@@ -10,7 +10,9 @@ import struct
 ENTRY, BARRIER, COUNTER, FIRST = 0, 1, 2, 3
 WIDTH = 32  # int64 per row
 
-N_TOKENS, N_LOGITS, N_PIECES, WORKERS, RUN_BITS = 0, 1, 2, 3, 4  # slots of `step`; the team fills in the last two
+# Slots of `step`. The team fills in WORKERS and RUN_BITS. N_LOGITS: tokens that the last layer is run for; N_HEAD: the
+# first of them, which the head is run for.
+N_TOKENS, N_LOGITS, N_PIECES, WORKERS, RUN_BITS, N_HEAD = 0, 1, 2, 3, 4, 5
 STEP_SLOTS = 8
 
 

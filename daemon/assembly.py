@@ -288,4 +288,5 @@ def make_scheduler(runner: DecoderRunner, config: Config) -> Scheduler:
         max_step_tokens=runner.max_step_tokens,
         max_context=min(runner.max_context, config.context or runner.max_context),  # the runner's is whole blocks
         budget=StepBudget(config.step_target_s, runner.max_step_tokens),
+        rows=runner.row_limits,
     )

@@ -28,8 +28,9 @@ class StepRows:
     def of(cls, chunks: Sequence[Chunk]) -> "StepRows":
         sizes = np.array([len(chunk.tokens) for chunk in chunks], np.intp)
         decodes = np.array([chunk.decodes for chunk in chunks], np.bool_)
-        sampled = np.array([chunk.sample for chunk in chunks], np.bool_)
-        tokens, logits = np.repeat(decodes, sizes), decodes[sampled]
+        rows = np.array([chunk.rows for chunk in chunks], np.intp)
+        states = np.zeros(sum(chunk.states for chunk in chunks), np.bool_)  # come last, and are of prompts
+        tokens, logits = np.repeat(decodes, sizes), np.concatenate((np.repeat(decodes, rows), states))
         return cls(*(np.flatnonzero(mask) for mask in (~tokens, tokens, ~logits, logits)))
 
 

@@ -67,13 +67,24 @@ class EngineClient:
             raise InvalidRequestError(
                 f"the prompt holds a token id outside the vocabulary; ids run from 0 to {self.vocab_size - 1}", "prompt"
             )
+        if submit.pooling is not None and submit.sampling.max_tokens:
+            raise InvalidRequestError("an embedding comes without tokens, so max_tokens must be 0", "max_tokens")
         self._check_stop_ids(submit.sampling)
+        self._check_bans(submit.sampling)
         for token, bias in submit.sampling.logit_bias:
             if not 0 <= token < self.vocab_size or not math.isfinite(bias):
                 raise InvalidRequestError(
                     f"logit_bias gives token {token} the bias {bias}; ids run from 0 to {self.vocab_size - 1} "
                     "and a bias is a finite number",
                     "logit_bias",
+                )
+
+    def _check_bans(self, sampling: SamplingParams) -> None:
+        words = [token for word in sampling.bad_words for token in word]
+        for name, ids in (("allowed_token_ids", sampling.allowed_token_ids), ("bad_words", words)):
+            if ids and not 0 <= min(ids) <= max(ids) < self.vocab_size:
+                raise InvalidRequestError(
+                    f"{name} holds an id outside the vocabulary; ids run from 0 to {self.vocab_size - 1}", name
                 )
 
     def _check_stop_ids(self, sampling: SamplingParams) -> None:

@@ -21,12 +21,15 @@ from .events import EventLog
 from .inbox import Inbox, QueueLimits
 from .messages import Ask, Failed, Finished, FinishReason, Submit, Token, TokenLogprobs, Usage
 from .metrics import Metrics, RequestTimer
+from .prompt_rows import PromptReader, reader_of
 from .sampler import Sampler
 from .scheduler import Outcome, Scheduler
 from .status import EngineState, EngineStats
 from .step import Runner, StepPlan, StepRecorder
 
 logger = logging.getLogger(__name__)
+
+Floats = NDArray[np.float32]
 
 _STOPPING = "the engine is shutting down"
 
@@ -37,6 +40,7 @@ class _Request:
 
     sampler: Sampler
     timer: RequestTimer
+    reader: PromptReader | None
 
 
 class Engine:
@@ -163,7 +167,7 @@ class Engine:
         stop_ids = sampling.stop_token_ids | (frozenset() if sampling.ignore_eos else submit.eos_token_ids)
         failure: Exception
         try:
-            request = _Request(Sampler(sampling, submit.prompt, stop_ids), timer)
+            request = _Request(Sampler(sampling, submit.prompt, stop_ids), timer, reader_of(submit))
             self._scheduler.submit(submit)
         except RequestError as error:
             failure = error
@@ -188,14 +192,14 @@ class Engine:
         for chunk in plan.chunks:
             self._requests[chunk.request_id].timer.scheduled(started)
         try:
-            logits = self._execute(plan)
+            logits, states = self._execute(plan)
         except Exception as error:
             self._fail_step(plan, error)
             return
-        tokens, logprobs = self._sample(plan, logits)
+        tokens, logprobs = self._sample(plan, logits, states)
         ended = time.monotonic()
         for outcome in self._scheduler.commit(plan, tokens, ended - started):
-            self._deliver(outcome, logprobs[outcome.row], ended)
+            self._deliver(outcome, None if outcome.row is None else logprobs[outcome.row], ended)
         self._record(plan)
         self._stepped = plan
         self.metrics.step_time.observe(ended - started)
@@ -214,40 +218,57 @@ class Engine:
             self._recorder = None
             self.events.record("recording_stopped", f"{type(error).__name__}: {error}", logging.ERROR)
 
-    def _execute(self, plan: StepPlan) -> NDArray[np.float32]:
+    def _execute(self, plan: StepPlan) -> tuple[Floats, Floats]:
+        """Logits and states of the step."""
         if not plan.chunks:
             raise RuntimeError("requests are open, but the step plans none of them")
         logits = self._runner.execute(plan)
-        expected = (sum(chunk.sample for chunk in plan.chunks), self._runner.vocab_size)
+        expected = (sum(chunk.rows for chunk in plan.chunks), self._runner.vocab_size)
         if logits.shape != expected:
             raise RuntimeError(f"the runner gave logits of shape {logits.shape} instead of {expected}")
-        return logits
+        wants_states = any(chunk.states for chunk in plan.chunks)
+        return logits, self._runner.states() if wants_states else logits[:0]
 
-    def _sample(self, plan: StepPlan, logits: NDArray[np.float32]) -> tuple[list[int], list[TokenLogprobs | None]]:
-        """A token per row. Where sampling fails the request ends here, and its token means nothing to the scheduler."""
+    def _sample(self, plan: StepPlan, logits: Floats, states: Floats) -> tuple[list[int], list[TokenLogprobs | None]]:
+        """Have prompts read their rows, and draw a token per chunk with `sample` from the last of its rows. Where that
+        fails the request ends here, and its token means nothing to the scheduler."""
         tokens: list[int] = []
         logprobs: list[TokenLogprobs | None] = []
-        sampled = (chunk.request_id for chunk in plan.chunks if chunk.sample)
-        for request_id, row in zip(sampled, logits, strict=True):
+        row = state = 0
+        for chunk in plan.chunks:
+            wanted = states[state : state + chunk.states] if chunk.states else logits[row : row + chunk.scored]
+            row, state = row + chunk.rows, state + chunk.states
+            token, token_logprobs = 0, None
             try:
-                token, token_logprobs = self._requests[request_id].sampler.sample(row)
-                if not 0 <= token < row.size:  # would fail the next step, and with it every request in it
-                    raise RuntimeError(f"the sampler chose token {token} of {row.size}")
+                request = self._requests[chunk.request_id]
+                if request.reader is not None:
+                    request.reader.take(wanted)
+                if chunk.sample:
+                    token, token_logprobs = request.sampler.sample(logits[row - 1])
+                if not 0 <= token < logits.shape[1]:  # would fail the next step, and with it every request in it
+                    raise RuntimeError(f"the sampler chose token {token} of {logits.shape[1]}")
             except Exception as error:
-                logger.exception("sampling failed for %s", request_id)
-                self._fail(request_id, EngineError(f"sampling failed: {error}"))
+                logger.exception("sampling failed for %s", chunk.request_id)
+                self._fail(chunk.request_id, EngineError(f"sampling failed: {error}"))
                 token, token_logprobs = 0, None
-            tokens.append(token)
-            logprobs.append(token_logprobs)
+            if chunk.sample:
+                tokens.append(token)
+                logprobs.append(token_logprobs)
         return tokens, logprobs
 
     def _deliver(self, outcome: Outcome, logprobs: TokenLogprobs | None, now: float) -> None:
-        request_id = outcome.request_id
-        self._requests[request_id].timer.token(now)
+        request_id, finished = outcome.request_id, outcome.finished
+        request = self._requests[request_id]
+        if request.reader is not None and (message := request.reader.message()) is not None:
+            self._inbox.deliver(message)
+        if outcome.row is not None:
+            request.timer.token(now)
         if outcome.token_id is not None:
             self._inbox.deliver(Token(request_id, outcome.token_id, logprobs))
-        if outcome.finished is not None:
-            self._end(outcome.finished, outcome.finished.reason, outcome.finished.usage)
+        if finished is not None:
+            if finished.stop_token is not None:
+                finished = replace(finished, stop_logprobs=logprobs)
+            self._end(finished, finished.reason, finished.usage)
 
     def _fail_step(self, plan: StepPlan, error: Exception) -> None:
         self._failures += 1

@@ -1,26 +1,36 @@
 """The only things that cross between the HTTP side and the engine thread.
 
-In: Submit, Abort, Ask. Out, per request: Token*, then exactly one terminal message, Finished or Failed.
+In: Submit, Abort, Ask. Out, per request: PromptLogprobs or Embedding if asked for, Token*, then exactly one terminal
+message, Finished or Failed.
 """
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from .request import SamplingParams
 
+Pooling = Literal["mean", "last"]
 FinishReason = Literal["stop", "length", "abort"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submit:
-    """Ask for a completion of `prompt` (token ids). `cache_salt` separates prefix caches of tenants."""
+    """Ask for a completion of `prompt` (token ids). `cache_salt` separates prefix caches of tenants.
+
+    priority: lower is sooner. pooling: ask for an Embedding instead, and for no token by `sampling`.
+    """
 
     request_id: str
     prompt: tuple[int, ...]
     sampling: SamplingParams
     eos_token_ids: frozenset[int]
     cache_salt: str = ""
+    priority: int = 0
+    pooling: Pooling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +70,22 @@ class Token:
     logprobs: TokenLogprobs | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Of each token of the prompt, given those before it; None for the first one. Comes before the first Token."""
+
+    request_id: str
+    logprobs: tuple[TokenLogprobs | None, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Embedding:
+    """Of the prompt: float32 [hidden size], the states after the model's last norm, pooled and not scaled."""
+
+    request_id: str
+    values: NDArray[np.float32]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """Token counts of one request; `cached` prompt tokens came from the prefix cache."""
@@ -73,13 +99,15 @@ class Usage:
 class Finished:
     """The normal end. `stop_token` is the end-of-sequence or stop token id that ended it, if one did.
 
-    That token was generated and is counted in usage, but is not sent as a Token.
+    That token was generated and is counted in usage, but is not sent as a Token; its log-probabilities come here if
+    those of tokens were asked for.
     """
 
     request_id: str
     reason: FinishReason
     usage: Usage
     stop_token: int | None = None
+    stop_logprobs: TokenLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,4 +119,4 @@ class Failed:
 
 
 ToEngine = Submit | Abort | Ask
-FromEngine = Token | Finished | Failed
+FromEngine = Token | PromptLogprobs | Embedding | Finished | Failed

@@ -24,8 +24,8 @@ def lay_query_blocks(inputs: StepInputs, chunks: Sequence[Chunk]) -> int:
         inputs.block_first[here] = starts
         inputs.block_count[here] = np.minimum(QUERY_BLOCK, first + count - starts)
         inputs.block_table[here] = inputs.tables[sequence].ctypes.data
-        inputs.block_wanted[here] = 0
-        inputs.block_wanted[here.stop - 1] = chunk.sample  # of the last token
+        wanted = max(chunk.rows, chunk.states)  # of its last tokens
+        inputs.block_wanted[here] = wanted > count - np.minimum(starts - first + QUERY_BLOCK, count)
         segments = (chunk.start + count - 1) // SEGMENT + 1
         if len(starts) == 1 and segments > 1 and pairs + segments * count <= inputs.limits.partials:
             inputs.block_partial[blocks] = pairs

@@ -10,8 +10,11 @@ class SamplingParams:
     """Sampling and stopping rules of one request. The defaults are OpenAI's.
 
     temperature 0 is greedy. top_k 0, top_p 1, min_p 0 and penalties at their neutral value are off. `logit_bias` is
-    added to the logits by token id. `logprobs` None: none; n: the chosen token's and the n best alternatives'.
-    `stop` strings act on text (see `daemon.text`); the other stop rules act on tokens.
+    added to the logits by token id. `logprobs` None: none; n: the chosen token's and the n best alternatives';
+    `prompt_logprobs` likewise of the prompt's tokens. `allowed_token_ids` None: all; `bad_words`: no output holds one
+    of these rows of tokens. max_tokens 0: the prompt is computed, and nothing drawn.
+    `stop` strings act on text (see `daemon.text`), and so do include_stop_str_in_output and skip_special_tokens; the
+    other stop rules act on tokens.
     """
 
     temperature: float = 1.0
@@ -29,9 +32,14 @@ class SamplingParams:
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    allowed_token_ids: frozenset[int] | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
-        for name, (low, high) in _RANGES.items():
+        for name, (low, high) in RANGES.items():
             value = getattr(self, name)
             if value is not None and not low <= value <= high:  # NaN fails too
                 raise InvalidRequestError(f"{name} is {value}; it must lie between {low} and {high}", name)
@@ -40,9 +48,14 @@ class SamplingParams:
             raise InvalidRequestError(problem, "min_tokens")
         if any(not text for text in self.stop):
             raise InvalidRequestError("stop must not hold an empty string", "stop")
+        if self.allowed_token_ids is not None and not self.allowed_token_ids:
+            raise InvalidRequestError("allowed_token_ids is empty; it must hold at least one id", "allowed_token_ids")
+        if not all(self.bad_words):
+            raise InvalidRequestError("bad_words must not hold an empty one", "bad_words")
 
 
-_RANGES: dict[str, tuple[float, float]] = {
+# Lowest and highest value of each number.
+RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0.0, 100.0),
     "top_p": (1e-6, 1.0),
     "top_k": (0, 2**31),
@@ -50,10 +63,11 @@ _RANGES: dict[str, tuple[float, float]] = {
     "repetition_penalty": (1e-3, 1e3),
     "presence_penalty": (-2.0, 2.0),
     "frequency_penalty": (-2.0, 2.0),
-    "max_tokens": (1, 2**31),
+    "max_tokens": (0, 2**31),
     "min_tokens": (0, 2**31),
     "seed": (-(2**63), 2**64 - 1),
     "logprobs": (0, 20),
+    "prompt_logprobs": (0, 20),
 }
 
 

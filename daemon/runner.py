@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cpu_kernels.descriptor import N_TOKENS
+from ..cpu_kernels.descriptor import N_LOGITS, N_TOKENS
 from ..cpu_kernels.kv_layout import KvCache
 from ..cpu_kernels.layout import KV_BLOCK
 from ..cpu_kernels.seating import Seating
 from ..cpu_kernels.team import Team
 from ..experts.cpu_ops import CpuOps, check_spec
 from ..experts.executor import CpuExecutor, Executor
+from ..experts.final_norm import FinalNorm
 from ..experts.kv_store import KvStore, kv_block_bytes
 from ..experts.memory import aligned
 from ..experts.model import Model
@@ -27,6 +28,7 @@ from .events import EventLog
 from .pack_cache import PackCache
 from .step import StepPlan
 from .step_layout import StepLayout
+from .step_rows import RowLimits
 
 if TYPE_CHECKING:  # it imports torch, which a daemon without accelerators does not
     from ..experts.acceleration import Acceleration
@@ -60,9 +62,6 @@ class DecoderRunner:
         self.active_weight_bytes_per_token = _active_bytes(spec, weights)
         self._spec, self._weights, self._cache = spec, weights, cache  # the program holds their addresses
         self._inputs = StepInputs(limits)
-        self._layout = StepLayout(
-            self._inputs, num_blocks=num_blocks, vocab_size=self.vocab_size, max_context=self.max_context
-        )
         memory = acceleration.memory if acceleration else aligned
         self._ops = CpuOps(spec, weights, self._inputs, cache, seating.threads, memory)
         self._choices: dict[int, Choices] = {}  # by the number of tokens
@@ -72,6 +71,18 @@ class DecoderRunner:
         except BaseException:
             self.team.close()
             raise
+        all_heads = self.executor.head_reads_all
+        self.row_limits = RowLimits(limits.sequences if all_heads else limits.rows, states_are_rows=all_heads)
+        self._layout = StepLayout(
+            self._inputs,
+            num_blocks=num_blocks,
+            vocab_size=self.vocab_size,
+            max_context=self.max_context,
+            rows=self.row_limits,
+        )
+        size = spec.hidden_size
+        self._x = self._ops.buffers.x.view(np.float32)[:, :size]
+        self._final_norm = FinalNorm(weights.vectors["final_norm"][:size], spec.rms_eps)
 
     def _executor(self, acceleration: "Acceleration | None") -> Executor:
         parts = (self._ops, self._inputs, self.team)
@@ -80,13 +91,20 @@ class DecoderRunner:
         return acceleration.executor(self._spec, self._weights, *parts)
 
     def execute(self, plan: StepPlan) -> NDArray[np.float32]:
-        """Run one step; logits [chunks that sample, vocab_size], valid until the next call.
+        """Run one step; logits [sum of the chunks' rows, vocab_size], valid until the next call.
 
         Raises ValueError for a plan outside the runner's limits, before anything is written.
         """
         rows = self._layout.lay(plan)
         self.executor.run()
         return self._ops.buffers.logits[:rows, : self.vocab_size]
+
+    def states(self) -> NDArray[np.float32]:
+        """Of the last step [sum of the chunks' states, hidden size]."""
+        self.executor.fetch_x()
+        first = int(self._inputs.counts[N_LOGITS]) - self._layout.states
+        rows = self._inputs.logit_rows[first : first + self._layout.states]
+        return self._final_norm(self._x[rows])
 
     def choices(self) -> Choices | None:
         """The experts that the last step's tokens went to; None for a model without any."""

@@ -1,11 +1,12 @@
 """The sampler: one row of logits becomes one token. NumPy only; one `Sampler` per request.
 
-Order: logit_bias, repetition, presence and frequency penalty, min_tokens, temperature, top_k, top_p, min_p, draw.
+Order: logit_bias, repetition, presence and frequency penalty, min_tokens, bans, temperature, top_k, top_p, min_p, draw.
 Each filter sees the distribution that the one before it left. Equal scores rank by the lower token id.
 """
 
 import math
 import secrets
+from collections import deque
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from .errors import EngineError
 from .messages import TokenLogprobs
 from .request import SamplingParams
+from .token_bans import TokenBans
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.intp]
@@ -44,6 +46,8 @@ class Sampler:
         self._seen: NDArray[np.bool_] | None = None  # by token: in prompt or output; kept for repetition_penalty
         self._stop: Ints = np.asarray(sorted(stop_ids), dtype=np.intp)
         self._bias_ids: Ints = np.asarray([token for token, _ in params.logit_bias], dtype=np.intp)
+        self._bans = TokenBans(params)
+        self._tail: deque[int] = deque(maxlen=self._bans.reach)  # of the output
         self._bias: Floats = np.asarray([bias for _, bias in params.logit_bias], dtype=np.float32)
 
     def sample(self, logits: Floats) -> tuple[int, TokenLogprobs | None]:
@@ -64,15 +68,16 @@ class Sampler:
         self._counts[token] = self._counts.get(token, 0) + 1
         if self._seen is not None:
             self._seen[token] = True
+        self._tail.append(token)
         self._index += 1
         return token, logprobs
 
     def _adjusted(self, logits: Floats) -> Floats:
-        """The logits after bias, penalties and min_tokens; the same array if none applies."""
+        """The logits after bias, penalties, min_tokens and bans; the same array if none applies."""
         params = self._params
         neutral = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty) == (1.0, 0.0, 0.0)
         masked = self._index < params.min_tokens and self._stop.size > 0
-        if not (self._bias.size or masked or not neutral):
+        if not (self._bias.size or masked or self._bans or not neutral):
             return logits
         scores = logits.copy()
         np.add.at(scores, self._bias_ids, self._bias)
@@ -80,6 +85,8 @@ class Sampler:
             self._penalise(scores)
         if masked:
             scores[self._stop[self._stop < scores.size]] = -np.inf
+        if self._bans:
+            self._bans.apply(scores, self._tail)
         if not np.isfinite(scores.max()):
             raise EngineError(f"the sampling rules leave no token to choose for output token {self._index}")
         return scores

@@ -21,17 +21,19 @@ from .messages import Finished, FinishReason, Submit
 from .request import check_prompt_length
 from .sequence import Sequence
 from .step import Chunk, StepPlan
+from .step_rows import RowLimits, RowsLeft
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a step brought to one request: a token to send, the end, or both.
 
-    row: index of its logits in the step. token_id: None if the sampled token is a stop token, which is not sent.
+    row: index of its token among those that were drawn, None if it drew none. token_id: None if the sampled token is a
+    stop token, which is not sent.
     """
 
     request_id: str
-    row: int
+    row: int | None
     token_id: int | None
     finished: Finished | None
 
@@ -60,6 +62,7 @@ class Scheduler:
 
     max_step_tokens bounds a step, max_running the requests in it; what may wait is bounded at the door, by the inbox.
     A sequence, prompt and outputs, holds at most `max_context` tokens, or what the pool holds if that is less.
+    rows: what the runner gives in a step; None is as much as is wanted.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Scheduler:
         max_step_tokens: int,
         max_context: int,
         budget: StepBudget,
+        rows: RowLimits | None = None,
     ) -> None:
         if not 1 <= max_running <= max_step_tokens:
             raise ValueError(f"max_running {max_running} must lie between 1 and max_step_tokens {max_step_tokens}")
@@ -78,6 +82,7 @@ class Scheduler:
         self.max_step_tokens = max_step_tokens
         self.max_context = min(max_context, pool.num_blocks * pool.block_size)
         self.budget = budget
+        self.rows = rows or RowLimits(max_step_tokens)
         self.num_preemptions = 0
         self._waiting: deque[Sequence] = deque()  # preempted ones in front
         self._running: list[Sequence] = []
@@ -104,14 +109,16 @@ class Scheduler:
             raise RuntimeError("the last step is neither committed nor discarded")
         num_decoders = sum(sequence.num_behind == 1 for sequence in self._running)
         prefill_left = min(self.budget.prefill_tokens(num_decoders), self.max_step_tokens - num_decoders)
+        rows = RowsLeft(self.rows.rows - num_decoders, self.rows.states_are_rows)
         chunks: list[Chunk] = []
         for sequence in self._serve_running():
-            count = 1 if sequence.num_behind == 1 else min(sequence.num_behind, prefill_left)
-            prefill_left -= count if sequence.num_behind > 1 else 0
+            decodes = sequence.num_behind == 1
+            count = 1 if decodes else self._share(sequence, prefill_left, rows)
+            prefill_left -= 0 if decodes else count
             if count:
                 chunks.append(self._chunk(sequence, count))
-        while prefill_left > 0 and (admitted := self._admit()) is not None:
-            count = min(admitted.num_behind, prefill_left)
+        while min(prefill_left, rows.rows) > 0 and (admitted := self._admit()) is not None:
+            count = self._share(admitted, prefill_left, rows)
             prefill_left -= count
             chunks.append(self._chunk(admitted, count))
         self._plan = StepPlan(tuple(chunks))
@@ -136,8 +143,12 @@ class Scheduler:
             self.pool.register(sequence.table, sequence.num_computed)
             if sequence.ended:
                 self.pool.release(sequence.table)
-            elif chunk.sample:
+                continue
+            sequence.wish.told(sequence.num_computed)
+            if chunk.sample:
                 outcomes.append(self._append(sequence, row, sampled[row]))
+            elif not sequence.num_behind:
+                outcomes.append(Outcome(sequence.request_id, None, None, self._end(sequence, "length")))
         return outcomes
 
     def discard(self, plan: StepPlan) -> None:
@@ -206,11 +217,14 @@ class Scheduler:
         if not self._waiting or len(self._running) == self.max_running:
             return None
         sequence = self._waiting[0]
-        table, pool = sequence.table, self.pool
+        table, pool, wish = sequence.table, self.pool, sequence.wish
         hits = pool.match_prefix(table)
+        if wish.open:  # what is wanted must be computed
+            hits = hits[: wish.first // pool.block_size]
         if pool.num_needed(len(table.tokens), hits) + len(self._running) > pool.num_free:
             return None
-        if any(pool.is_coming(table, len(hits), other.table) for other in self._running):
+        useful = not wish.open or (len(hits) + 1) * pool.block_size <= wish.first
+        if useful and any(pool.is_coming(table, len(hits), other.table) for other in self._running):
             return None
         pool.open(table, hits, len(table.tokens))
         sequence.num_computed = len(hits) * pool.block_size
@@ -219,14 +233,30 @@ class Scheduler:
         self._running.append(self._waiting.popleft())
         return sequence
 
+    @staticmethod
+    def _share(sequence: Sequence, prefill_left: int, rows: RowsLeft) -> int:
+        """Tokens of a sequence that is behind by more than one; takes the rows that they want."""
+        start, count = sequence.num_computed, min(sequence.num_behind, prefill_left)
+        count = rows.most(sequence.wish, start, count, draws=count == sequence.num_behind and sequence.draws)
+        wanted = sequence.wish.rows(start, start + count)
+        draws = count == sequence.num_behind and sequence.draws
+        if sequence.wish.states:
+            rows.take(0, wanted)
+        else:
+            rows.take(max(wanted, int(draws)), 0)
+        return count
+
     def _chunk(self, sequence: Sequence, count: int) -> Chunk:
         start, end = sequence.num_computed, sequence.num_computed + count
+        wanted, states = sequence.wish.rows(start, end), sequence.wish.states
         return Chunk(
             request_id=sequence.request_id,
             tokens=sequence.tokens[start:end],
             start=start,
             block_table=sequence.table.blocks[: -(-end // self.pool.block_size)],
-            sample=end == len(sequence.tokens),
+            sample=end == len(sequence.tokens) and sequence.draws,
+            scored=0 if states else wanted,
+            states=wanted if states else 0,
         )
 
     def _append(self, sequence: Sequence, row: int, token_id: int) -> Outcome:

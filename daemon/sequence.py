@@ -1,9 +1,10 @@
 """Sequence: one request on its way through the scheduler."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .kv_cache import BlockTable
 from .messages import Finished, FinishReason, Submit, Usage
+from .step_rows import Wish
 
 
 @dataclass(slots=True, eq=False)
@@ -15,6 +16,10 @@ class Sequence:
     num_computed: int = 0
     num_cached: int | None = None  # prompt tokens found in the cache at the first admission
     ended: bool = False
+    wish: Wish = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.wish = Wish.of(self.submit)
 
     @property
     def request_id(self) -> str:
@@ -37,6 +42,11 @@ class Sequence:
     def num_behind(self) -> int:
         """Known tokens that are not computed yet; 1 for a sequence that decodes."""
         return len(self.table.tokens) - self.num_computed
+
+    @property
+    def draws(self) -> bool:
+        """Whether a token is drawn once all known ones are computed."""
+        return self.submit.sampling.max_tokens > 0
 
     def stop_reason(self, max_context: int) -> tuple[FinishReason | None, int | None]:
         """Whether the last token ends the sequence: the reason, and the token if it is a stop token.

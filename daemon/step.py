@@ -14,7 +14,8 @@ class Chunk:
 
     tokens: ids to compute, at positions start, start + 1, ...; start tokens are already in the KV cache.
     block_table: block ids that cover positions 0 .. start + len(tokens) - 1, `block_size` positions each.
-    sample: the logits after the last token are wanted.
+    sample: the logits after the last token are wanted, to draw the next one. scored, states: the logits after each of
+    so many last tokens are wanted, or their states after the model's last norm.
     """
 
     request_id: str
@@ -22,6 +23,13 @@ class Chunk:
     start: int
     block_table: Sequence[int]
     sample: bool
+    scored: int = 0
+    states: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Of logits: after each of so many last tokens."""
+        return max(self.scored, int(self.sample))
 
     @property
     def decodes(self) -> bool:
@@ -50,10 +58,14 @@ class Runner(Protocol):
     max_context: int
 
     def execute(self, plan: StepPlan) -> NDArray[np.float32]:
-        """Run one step; the logits [number of chunks with sample, vocab_size], in the order of those chunks.
+        """Run one step; the logits [sum of the chunks' rows, vocab_size], chunk by chunk.
 
         The array is valid until the next call.
         """
+        ...
+
+    def states(self) -> NDArray[np.float32]:
+        """Of the last step [sum of the chunks' states, hidden size], chunk by chunk: tokens after the last norm."""
         ...
 
     def close(self) -> None:

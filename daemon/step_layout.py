@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from ..cpu_kernels.descriptor import N_LOGITS, N_PIECES, N_TOKENS
+from ..cpu_kernels.descriptor import N_HEAD, N_LOGITS, N_PIECES, N_TOKENS
 from ..cpu_kernels.layout import KV_BLOCK, SEGMENT
 from ..experts.step_inputs import StepInputs
 from .query_blocks import lay_query_blocks
 from .step import Chunk, StepPlan
+from .step_rows import RowLimits
 
 
 class StepLayout:
@@ -14,20 +15,30 @@ class StepLayout:
     block for each. It stores plain numbers through plain views: a step ends with cold caches, in which each call of an
     array library costs more than the loops here.
 
-    num_blocks, vocab_size, max_context: what ids of blocks and of tokens must lie below, and positions.
+    num_blocks, vocab_size, max_context: what ids of blocks and of tokens must lie below, and positions. rows: of
+    logits, at most; where states are rows the head is run for them too.
     """
 
-    def __init__(self, inputs: StepInputs, *, num_blocks: int, vocab_size: int, max_context: int) -> None:
-        self.inputs = inputs
+    def __init__(
+        self,
+        inputs: StepInputs,
+        *,
+        num_blocks: int,
+        vocab_size: int,
+        max_context: int,
+        rows: RowLimits,
+    ) -> None:
+        self.inputs, self.states = inputs, 0
+        self._limits = rows
         self._num_blocks, self._vocab_size, self._max_context = num_blocks, vocab_size, max_context
         self._tokens, self._positions, self._slots = inputs.tokens.data, inputs.positions.data, inputs.slots.data
         self._tables = [table.data for table in inputs.tables]
         self._laid: list[list[int]] = [[] for _ in self._tables]  # what the tables begin with, checked
-        self._shape: list[tuple[int, int, bool]] = []  # of each chunk: tokens, last segment, whether it samples
+        self._shape: list[tuple[int, int, int, int]] = []  # of each chunk: tokens, last segment, rows of logits, states
         self._rows = 0
 
     def lay(self, plan: StepPlan) -> int:
-        """Fill the arrays; the number of rows of logits.
+        """Fill the arrays; the number of rows of logits. That of states is in `states` then.
 
         Raises ValueError for a plan outside the limits, before anything is written.
         """
@@ -35,7 +46,7 @@ class StepLayout:
         for row, table in enumerate(tables):
             self._lay_table(row, table)
         self._lay_tokens(plan.chunks, tables)
-        shape = [(len(c.tokens), (c.start + len(c.tokens) - 1) // SEGMENT, c.sample) for c in plan.chunks]
+        shape = [(len(c.tokens), (c.start + len(c.tokens) - 1) // SEGMENT, c.rows, c.states) for c in plan.chunks]
         if shape != self._shape:
             self._rows = self._lay_shape(plan.chunks)
             self._shape = shape
@@ -50,6 +61,9 @@ class StepLayout:
                 f"a step of {plan.num_tokens} tokens in {len(plan.chunks)} chunks exceeds the runner's "
                 f"{limits.tokens} tokens in {limits.sequences}"
             )
+        rows = sum(chunk.rows + (chunk.states if self._limits.states_are_rows else 0) for chunk in plan.chunks)
+        if rows > self._limits.rows:
+            raise ValueError(f"a step that wants {rows} rows of logits exceeds the runner's {self._limits.rows}")
         tables = []
         for chunk, laid in zip(plan.chunks, self._laid, strict=False):
             table = list(chunk.block_table)
@@ -61,6 +75,11 @@ class StepLayout:
         return tables
 
     def _check_lengths(self, chunk: Chunk) -> None:
+        if (chunk.rows and chunk.states) or max(chunk.rows, chunk.states) > len(chunk.tokens):
+            raise ValueError(
+                f"{chunk.request_id}: {chunk.rows} rows of logits and {chunk.states} states are not to be had of "
+                f"{len(chunk.tokens)} tokens"
+            )
         end, length = chunk.start + len(chunk.tokens), len(chunk.block_table)
         if not 0 <= chunk.start < end <= self._max_context:
             raise ValueError(
@@ -94,15 +113,21 @@ class StepLayout:
 
     def _lay_shape(self, chunks: Sequence[Chunk]) -> int:
         """What follows from the numbers of tokens and of segments alone."""
-        inputs, first, rows = self.inputs, 0, 0
+        inputs, first = self.inputs, 0
+        rows: list[int] = []
+        states: list[int] = []
         for sequence, chunk in enumerate(chunks):
             inputs.sequence[first : first + len(chunk.tokens)] = sequence
             first += len(chunk.tokens)
-            if chunk.sample:
-                inputs.logit_rows[rows] = first - 1
-                rows += 1
-        inputs.counts[[N_TOKENS, N_LOGITS, N_PIECES]] = first, rows, lay_query_blocks(inputs, chunks)
-        return rows
+            rows += range(first - chunk.rows, first)
+            states += range(first - chunk.states, first)
+        both = len(rows) + len(states)
+        inputs.logit_rows[:both] = rows + states
+        head = both if self._limits.states_are_rows else len(rows)
+        pieces = lay_query_blocks(inputs, chunks)
+        inputs.counts[[N_TOKENS, N_LOGITS, N_PIECES, N_HEAD]] = first, both, pieces, head
+        self.states = len(states)
+        return len(rows)
 
 
 def _check_ids(chunk: Chunk, what: str, ids: Sequence[int], count: int) -> None:

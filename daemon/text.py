@@ -32,14 +32,16 @@ class TextStream:
     """Joins the text of tokens and holds back what may turn out to be a stop string.
 
     Held is exactly the longest end of the text that is the beginning of a stop string. The stop string that is complete
-    first ends the text (the longest, if several end on the same character); it and all after it are dropped.
+    first ends the text (the longest, if several end on the same character); it and all after it are dropped, or with
+    `show_stop` all after it.
 
     Each token is reported at most once, in order, with the first released text at or after the place where its own text
     begins. So a token whose end belongs to the stop string is reported, one that begins inside it is not; a token
     without text, such as a part of a character, comes with the character. Without a stop, `finish` reports the rest.
     """
 
-    def __init__(self, detokenizer: Detokenizing, stop: tuple[str, ...] = ()) -> None:
+    def __init__(self, detokenizer: Detokenizing, stop: tuple[str, ...] = (), *, show_stop: bool = False) -> None:
+        self._show_stop = show_stop
         self._detokenizer = detokenizer
         self._matchers = [_StopMatcher(text) for text in stop]
         self._held = ""
@@ -81,7 +83,7 @@ class TextStream:
             complete = [matcher.text for matcher in self._matchers if matcher.advance(char)]
             if complete:
                 self.stopped = max(complete, key=len)
-                return start + len(piece) - position + len(self.stopped)
+                return start + len(piece) - position + (0 if self._show_stop else len(self.stopped))
         return max(matcher.matched for matcher in self._matchers)
 
     def _delta(self, text: str, end: float) -> TextDelta:

@@ -89,7 +89,7 @@ class Buffers:
             aligned(tokens, 4 * padded(size)) for size in (spec.q_size, spec.kv_size, spec.kv_size)
         )
         self.mixed = Rows.of(tokens, spec.q_size)
-        self.logits = memory(limits.sequences, 4 * padded(spec.vocab_size)).view(np.float32)
+        self.logits = memory(limits.rows, 4 * padded(spec.vocab_size)).view(np.float32)
         self.branches = _branches(spec, tokens, memory)
         self.router_logits, self.gate_logits = (
             aligned(tokens, 4 * padded(n)) for n in (spec.routing.num_experts if spec.routing else 1, 1)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cpu_kernels.attention_rows import MAX_HEAD_DIM
-from ..cpu_kernels.descriptor import N_LOGITS, N_TOKENS
+from ..cpu_kernels.descriptor import N_HEAD, N_LOGITS, N_TOKENS
 from ..cpu_kernels.down import FEW_PAIRS
 from ..cpu_kernels.down import MOST_TILES as DOWN_TILES
 from ..cpu_kernels.layout import KINDS, RECORDS, ROWS, SPAN, Record, padded
@@ -234,7 +234,8 @@ class CpuOps:
         self._program.meet()
 
     def head(self) -> None:
-        self._linear("head", self.buffers.normed, self.buffers.logits)
+        taken = {"count_slot": N_HEAD, "rows": 0}
+        self._linear("head", self.buffers.normed, self.buffers.logits, taken=taken)
 
     def to_records(self, layer: int) -> None:
         """What is normed, from its plain form to those that the experts of a layer read."""

@@ -20,7 +20,16 @@ class Executor(Protocol):
         """How many different ops run on the CPU."""
         ...
 
+    @property
+    def head_reads_all(self) -> bool:
+        """The head is run for every token that the last layer is run for."""
+        ...
+
     def run(self) -> None: ...
+
+    def fetch_x(self) -> None:
+        """Have the residual stream of the last step's wanted tokens in the host's buffer, each in its token's row."""
+        ...
 
     def close(self) -> None:
         """Give back what it took of accelerators."""
@@ -38,8 +47,15 @@ class CpuExecutor:
     def num_ops(self) -> int:
         return len(np.unique(self._program.rows[..., ENTRY]))
 
+    @property
+    def head_reads_all(self) -> bool:
+        return False
+
     def run(self) -> None:
         self._team.run(self._program, self._inputs.counts)
+
+    def fetch_x(self) -> None:
+        pass  # it is there
 
     def close(self) -> None:
         pass

@@ -16,6 +16,7 @@ from .cpu_ops import CpuOps
 from .decoder import record
 from .device_experts import DeviceExperts
 from .device_ops import DeviceOps
+from .handover import Handover
 from .host_cost import Part
 from .hybrid_ops import Devices, HybridOps
 from .pack import PackedWeights
@@ -103,6 +104,15 @@ class HybridExecutor:
     @property
     def num_ops(self) -> int:
         return len(np.unique(np.concatenate([part.program.rows[0, :, ENTRY] for part in self._plain.segments])))
+
+    @property
+    def head_reads_all(self) -> bool:
+        return self._placement.head != CPU
+
+    def fetch_x(self) -> None:
+        home = self._devices.homes.get(self._placement.head)
+        if home:
+            Handover(self._ops.buffers.x, self._inputs).to_cpu(home)
 
     @property
     def bytes_streamed(self) -> int:

@@ -9,6 +9,7 @@ from ..cpu_kernels.descriptor import STEP_SLOTS
 from ..cpu_kernels.layout import KV_BLOCK
 
 Indices = NDArray[np.int64]
+LEAST_ROWS = 64  # of logits: fewer would make the tokens of a prompt slow where all are wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,11 @@ class StepLimits:
     partials: int = 512
 
     @property
+    def rows(self) -> int:
+        """Of logits: one of each sequence, or those of part of a prompt."""
+        return max(self.sequences, LEAST_ROWS)
+
+    @property
     def positions(self) -> int:
         """Positions of a sequence that its blocks hold."""
         return self.blocks_per_sequence * KV_BLOCK
@@ -34,9 +40,9 @@ class StepInputs:
     """counts: by `descriptor` slot. Per token: tokens, positions, slots (block * KV_BLOCK + offset), and the row of its
     sequence in `tables`.
 
-    logit_rows: token rows whose logits are wanted. Per query block: first token row, number of tokens, address of its
-    sequence's block table, where its parts lie if it is split, and whether it has a row whose logits are wanted. Per
-    piece: its query block and segment.
+    logit_rows: token rows whose logits are wanted, then those whose states are. Per query block: first token row,
+    number of tokens, address of its sequence's block table, where its parts lie if it is split, and whether it has a
+    row that is wanted. Per piece: its query block and segment.
     """
 
     limits: StepLimits
@@ -64,5 +70,5 @@ class StepInputs:
             setattr(self, name, np.zeros(most.tokens, np.int64))
         for name in ("piece_block", "piece_segment"):
             setattr(self, name, np.zeros(most.tokens + most.partials, np.int64))
-        self.logit_rows = np.zeros(most.sequences, np.int64)
+        self.logit_rows = np.zeros(most.tokens, np.int64)
         self.tables = np.zeros((most.sequences, most.blocks_per_sequence), np.int64)

@@ -51,7 +51,7 @@ def prepare(service: Service, wish: ChatWish, tenant: str) -> Conversation:
     params = SamplingParams(**wish.sampling, max_tokens=max_tokens)
     readings = (ChatReading(PlainReader(), service.tokenizer) for _ in range(wish.n))
     return Conversation(
-        submits=sampling.submits(service, [(prompt, params)], wish.n, tenant + wish.cache_salt),
+        submits=sampling.submits(service, [(prompt, params)], wish.n, tenant + wish.cache_salt, wish.priority),
         readings=tuple(readings),
         stream=wish.stream,
     )

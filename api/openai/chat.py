@@ -10,9 +10,11 @@ from ..body import parse
 from ..chat.dialect import ChatAnswer, ChatUsage
 from ..chat.events import CallArguments, CallBegan, ChatEvent, ChatPiece, Ended, Reasoning, Text
 from ..chat.prepare import prepare
+from ..openapi import described
 from ..service import Service
 from ..stream import Job
 from . import sampling
+from .answers import ChatCompletion
 from .chat_wish import chat_wish
 from .endpoint import Envelope, endpoint
 from .fields import FieldNotes
@@ -22,7 +24,8 @@ from .schemas import ChatRequest
 
 def router(service: Service, notes: FieldNotes) -> APIRouter:
     """The chat endpoint of a service."""
-    return endpoint("/v1/chat/completions", prepare_chat, service, notes)
+    told = described(body=ChatRequest, answer=ChatCompletion, stream="text/event-stream")
+    return endpoint("/v1/chat/completions", prepare_chat, service, notes, told)
 
 
 def prepare_chat(service: Service, notes: FieldNotes, raw: bytes, tenant: str) -> Job:

@@ -28,6 +28,7 @@ def chat_wish(service: Service, body: ChatRequest) -> ChatWish:
         n=1 if body.n is None else body.n,
         stream=bool(body.stream),
         cache_salt=body.cache_salt or "",
+        priority=body.priority or 0,
         add_generation_prompt=body.add_generation_prompt is not False,
         template_kwargs=body.chat_template_kwargs or {},
     )

@@ -1,22 +1,20 @@
 """POST /v1/completions."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
 
-from ...daemon.errors import InvalidRequestError
-from ...daemon.messages import Usage
 from ...daemon.request import SamplingParams
 from ..body import parse
-from ..generation import Piece
+from ..openapi import described
 from ..service import Service
-from ..stream import Answer, Job
+from ..stream import Job
 from . import sampling
-from .endpoint import Envelope, endpoint
+from .answers import Completion
+from .completion_encoder import CompletionEncoder, Wanted
+from .endpoint import endpoint
 from .fields import FieldNotes
-from .logprobs import completion_logprobs
-from .prompts import Prompt, list_prompts, read_prompt
+from .prompts import Prompt, kept_tokens, list_prompts, read_prompt
 from .schemas import CompletionRequest
 
 _DEFAULT_MAX_TOKENS = 16
@@ -24,7 +22,8 @@ _DEFAULT_MAX_TOKENS = 16
 
 def router(service: Service, notes: FieldNotes) -> APIRouter:
     """The completions endpoint of a service."""
-    return endpoint("/v1/completions", prepare_completion, service, notes)
+    told = described(body=CompletionRequest, answer=Completion, stream="text/event-stream")
+    return endpoint("/v1/completions", prepare_completion, service, notes, told)
 
 
 def prepare_completion(service: Service, notes: FieldNotes, raw: bytes, tenant: str) -> Job:
@@ -32,74 +31,29 @@ def prepare_completion(service: Service, notes: FieldNotes, raw: bytes, tenant: 
     body = parse(raw, CompletionRequest)
     sampling.check_model(service, body.model)
     notes.check(body.model_extra)
-    if body.echo and body.logprobs is not None:
-        raise InvalidRequestError("echo with logprobs is not supported: prompts have no log-probabilities", "echo")
-    include_usage = body.include_usage
-    values = list_prompts(body.prompt)
+    wanted = Wanted(
+        echo=bool(body.echo),
+        logprobs=body.logprobs,
+        prompt_logprobs=body.prompt_logprobs,
+        token_ids=bool(body.return_token_ids),
+        tokens_as_ids=bool(body.return_tokens_as_token_ids),
+        usage=body.include_usage,
+    )
+    values: list[Any] = list_prompts(body.prompt)
     n = sampling.choices_per_prompt(body, service, len(values))  # before a million of them are encoded
-    prompts = [read_prompt(service, value) for value in values]
-    pairs = [(prompt.ids, _params(service, body, prompt)) for prompt in prompts]
-    echoes = [prompt.text if body.echo else "" for prompt in prompts for _ in range(n)]
+    keep = kept_tokens(service, body.truncate_prompt_tokens, body.max_tokens)
+    prompts = [read_prompt(service, value, keep) for value in values]
+    pairs = [(prompt.ids, _params(service, body, prompt, wanted)) for prompt in prompts]
     return Job(
-        submits=sampling.submits(service, pairs, n, tenant + (body.cache_salt or "")),
+        submits=sampling.submits(service, pairs, n, tenant + (body.cache_salt or ""), body.priority),
         choices_per_prompt=n,
         stream=bool(body.stream),
-        encoder=CompletionEncoder(service, echoes, body.logprobs is not None, include_usage),
+        encoder=CompletionEncoder(service, [prompt for prompt in prompts for _ in range(n)], wanted),
     )
 
 
-def _params(service: Service, body: CompletionRequest, prompt: Prompt) -> SamplingParams:
+def _params(service: Service, body: CompletionRequest, prompt: Prompt, wanted: Wanted) -> SamplingParams:
     param = "prompt" if body.max_tokens is None else "max_tokens"
-    max_tokens = sampling.room_for(service, prompt.ids, body.max_tokens, _DEFAULT_MAX_TOKENS, param)
-    return sampling.sampling_params(body, service, max_tokens, body.logprobs)
-
-
-class CompletionEncoder:
-    """Writes text_completion objects. `echoes` holds the text that goes before each choice."""
-
-    def __init__(self, service: Service, echoes: Sequence[str], logprobs: bool, include_usage: bool) -> None:
-        self._tokenizer = service.tokenizer
-        self._echoes = echoes
-        self._with_logprobs = logprobs
-        self._envelope = Envelope("cmpl", "text_completion", service.model_id, include_usage)
-
-    def opening(self) -> list[dict[str, Any]]:
-        """The echoed prompts."""
-        return [self._chunk(index, echo) for index, echo in enumerate(self._echoes) if echo]
-
-    def chunks(self, piece: Piece) -> list[dict[str, Any]]:
-        """Text and its log-probabilities, then the finish reason in a chunk of its own."""
-        chunks = []
-        logprobs = self._logprobs(piece) if piece.tokens else None
-        if piece.text or logprobs:
-            chunks.append(self._chunk(piece.index, piece.text, logprobs))
-        if piece.finish_reason is not None:
-            chunks.append(self._chunk(piece.index, "", finish_reason=piece.finish_reason))
-        return chunks
-
-    def closing(self, usage: Usage) -> list[dict[str, Any]]:
-        """The chunk with the usage, if it was asked for."""
-        return self._envelope.closing(usage)
-
-    def whole(self, answers: Sequence[Answer], usage: Usage) -> dict[str, Any]:
-        """The text_completion object; choices of one prompt lie side by side."""
-        choices = [
-            {
-                "index": index,
-                "text": echo + each.text,
-                "logprobs": self._logprobs(each),
-                "finish_reason": each.finish_reason,
-            }
-            for index, (echo, each) in enumerate(zip(self._echoes, answers, strict=True))
-        ]
-        return self._envelope.whole(choices, usage)
-
-    def _logprobs(self, part: Piece | Answer) -> dict[str, Any] | None:
-        """Offsets count from the answer's own beginning: there is no echo beside log-probabilities."""
-        return completion_logprobs(part.tokens, part.starts, self._tokenizer) if self._with_logprobs else None
-
-    def _chunk(
-        self, index: int, text: str, logprobs: dict[str, Any] | None = None, finish_reason: str | None = None
-    ) -> dict[str, Any]:
-        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
-        return self._envelope.chunk(choice)
+    max_tokens = sampling.room_for(service, prompt.ids, body.max_tokens, _DEFAULT_MAX_TOKENS, param, least=0)
+    fields = sampling.sampling_fields(body, service, body.logprobs)
+    return SamplingParams(**fields, max_tokens=max_tokens, prompt_logprobs=wanted.top_of_prompt)

@@ -21,14 +21,14 @@ from .fields import FieldNotes
 Prepare = Callable[[Service, FieldNotes, bytes, str], Job]
 
 
-def endpoint(path: str, prepare: Prepare, service: Service, notes: FieldNotes) -> APIRouter:
-    """A POST route whose requests `prepare` checks and turns into jobs.
+def endpoint(path: str, prepare: Prepare, service: Service, notes: FieldNotes, told: Any) -> APIRouter:
+    """A POST route whose requests `prepare` checks and turns into jobs. told: of `openapi.described`.
 
     The last argument of `prepare` is the tenant, whose prefix cache is his own.
     """
     routes = APIRouter()
 
-    @routes.post(path)
+    @routes.post(path, **told)
     async def post(request: Request) -> Response:
         return await _answer(service, request, partial(prepare, service, notes))
 

@@ -6,7 +6,9 @@ import orjson
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from ..openapi import described
 from ..service import Service
+from .answers import ModelList, ModelObject
 from .sampling import check_model
 
 
@@ -21,11 +23,11 @@ def router(service: Service) -> APIRouter:
         "max_model_len": service.max_context,
     }
 
-    @routes.get("/v1/models")
+    @routes.get("/v1/models", **described(answer=ModelList))
     async def list_models() -> Response:
         return _json({"object": "list", "data": [model]})
 
-    @routes.get("/v1/models/{model_id:path}")
+    @routes.get("/v1/models/{model_id:path}", **described(answer=ModelObject))
     async def get_model(model_id: str) -> Response:
         check_model(service, model_id)
         return _json(model)

@@ -11,10 +11,11 @@ from ...daemon.request import SamplingParams
 from ..errors import UnknownModelError
 from ..service import Service
 from .schemas import CompletionFields
+from .token_fields import token_rules
 
+_ALL = -1
 _MAX_STOP_STRINGS = 64
 _MAX_STOP_CHARACTERS = 4096  # of all together: each choice prepares and carries a matcher for every one
-_MAX_LOGIT_BIAS = 100.0
 
 
 def check_model(service: Service, model: str | None) -> None:
@@ -23,10 +24,14 @@ def check_model(service: Service, model: str | None) -> None:
         raise UnknownModelError(f"the model {model!r} is not served here; this server has {service.model_id!r}")
 
 
-def room_for(service: Service, prompt: Sequence[int], wanted: int | None, default: int | None, param: str) -> int:
-    """How many tokens may be generated: `wanted`, else `default` (None: all that fit) cut to the room that is left.
+def room_for(
+    service: Service, prompt: Sequence[int], wanted: int | None, default: int | None, param: str, *, least: int = 1
+) -> int:
+    """How many tokens may be generated: `wanted` (-1: all that fit), else `default` (None: all that fit) cut to the
+    room that is left. least: that may be wanted.
 
-    Raises ContextLengthError if the prompt alone, or with `wanted`, does not fit the context.
+    Raises InvalidRequestError for less, ContextLengthError if the prompt alone, or with `wanted`, does not fit the
+    context.
     """
     room = service.max_context - len(prompt)
     if room < 1:
@@ -35,8 +40,12 @@ def room_for(service: Service, prompt: Sequence[int], wanted: int | None, defaul
             f"{service.max_context}",
             param,
         )
+    if wanted == _ALL:
+        return room
     if wanted is None:
         return room if default is None else min(default, room)
+    if wanted < least:
+        raise InvalidRequestError(f"{param} is {wanted}; it must be at least {least}, or -1 for all that fit", param)
     if wanted > room:
         raise ContextLengthError(
             f"the prompt has {len(prompt)} tokens and {param} is {wanted}; together they exceed the context of "
@@ -56,10 +65,12 @@ def sampling_fields(body: CompletionFields, service: Service, logprobs: int | No
     given = body.model_dump(include=_PLAIN, exclude_none=True)
     if given.get("top_k") == -1:  # another way in use to say "off"
         given["top_k"] = 0
+    if given.get("seed") == -1:  # and "any"
+        del given["seed"]
     return {
         **given,
+        **token_rules(body, service),
         "logprobs": logprobs,
-        "logit_bias": _logit_bias(body.logit_bias or {}, service.vocab_size),
         "stop": stop_strings(body.stop),
         "stop_token_ids": frozenset(body.stop_token_ids or ()),
     }
@@ -76,6 +87,8 @@ _PLAIN = {
     "seed",
     "min_tokens",
     "ignore_eos",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
 }
 
 
@@ -92,21 +105,6 @@ def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
     return texts
 
 
-def _logit_bias(bias: dict[str, float], vocab_size: int) -> tuple[tuple[int, float], ...]:
-    pairs = []
-    for key, value in bias.items():
-        if not (key.isascii() and key.isdecimal() and len(key) < 20 and int(key) < vocab_size):
-            raise InvalidRequestError(
-                f"logit_bias has the key {key!r}; keys are token ids below {vocab_size}", "logit_bias"
-            )
-        if not -_MAX_LOGIT_BIAS <= value <= _MAX_LOGIT_BIAS:
-            raise InvalidRequestError(
-                f"logit_bias of token {key} is {value}; it must lie between -100 and 100", "logit_bias"
-            )
-        pairs.append((int(key), value))
-    return tuple(pairs)
-
-
 def choices_per_prompt(body: CompletionFields, service: Service, num_prompts: int) -> int:
     """The checked `n`."""
     return check_choices(service, 1 if body.n is None else body.n, num_prompts)
@@ -121,7 +119,11 @@ def check_choices(service: Service, n: int, num_prompts: int) -> int:
 
 
 def submits(
-    service: Service, prompts: Sequence[tuple[tuple[int, ...], SamplingParams]], n: int, cache_salt: str
+    service: Service,
+    prompts: Sequence[tuple[tuple[int, ...], SamplingParams]],
+    n: int,
+    cache_salt: str,
+    priority: int | None = None,
 ) -> tuple[Submit, ...]:
     """`n` children of each prompt, prompt by prompt. Child k draws from seed + k, modulo 2^64, so that they differ."""
     name = uuid.uuid4().hex
@@ -137,6 +139,7 @@ def submits(
             sampling=sampling,
             eos_token_ids=service.tokenizer.eos_ids,
             cache_salt=cache_salt,
+            priority=priority or 0,
         )
         for index, (prompt, sampling) in enumerate(children)
     )

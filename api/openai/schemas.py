@@ -1,12 +1,37 @@
 """What clients may send to the OpenAI endpoints. Fields not named here land in `model_extra`; see `fields`."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, WithJsonSchema
 
 from ...daemon.errors import InvalidRequestError
+from ...daemon.messages import Pooling
+from ...daemon.request import RANGES
 
 TokenId = Annotated[int, Field(strict=True, ge=0)]
+_Ids = Annotated[list[TokenId], Field(min_length=1)]
+_Many = Annotated[list[str] | list[_Ids], Field(min_length=1)]
+# Looked through by `prompts`, once: a long list of ids is no work for a checker of all sorts of things.
+Prompts = Annotated[Any, WithJsonSchema(TypeAdapter(str | _Ids | _Many).json_schema())]
+LogitBias = dict[str, float | bool] | list[tuple[int | str, float | bool]]
+
+
+_ROLES = ["system", "developer", "user", "assistant", "tool", "function"]
+_CONTENT = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}, {"type": "null"}]}
+_MESSAGE = {
+    "type": "object",
+    "required": ["role", "content"],
+    "properties": {"role": {"type": "string", "enum": _ROLES}, "content": _CONTENT},
+}
+# Looked through by the chat template.
+Messages = Annotated[list[dict[str, Any]], WithJsonSchema({"type": "array", "minItems": 1, "items": _MESSAGE})]
+
+
+def _told(name: str, alias: str | None = None) -> Any:
+    """A field of `SamplingParams`, which checks it; the document says how. alias: what some clients call it."""
+    low, high = RANGES[name]
+    told: dict[str, Any] = {"minimum": low, "maximum": high}
+    return Field(None, validation_alias=AliasChoices(name, alias or name), json_schema_extra=told)
 
 
 class StreamOptions(BaseModel):
@@ -19,24 +44,29 @@ class CompletionFields(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     model: str | None = None
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
+    max_tokens: int | None = Field(None, validation_alias=AliasChoices("max_tokens", "n_predict"))
+    temperature: float | None = _told("temperature")
+    top_p: float | None = _told("top_p")
     top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    seed: int | None = None
+    min_p: float | None = _told("min_p")
+    repetition_penalty: float | None = _told("repetition_penalty", "repeat_penalty")
+    presence_penalty: float | None = _told("presence_penalty")
+    frequency_penalty: float | None = _told("frequency_penalty")
+    logit_bias: LogitBias | None = None
+    bad_words: list[str] | None = None
+    allowed_token_ids: list[TokenId] | None = None
+    seed: int | None = _told("seed")
     stop: str | list[str] | None = None
     stop_token_ids: list[TokenId] | None = None
     min_tokens: int | None = None
     ignore_eos: bool | None = None
-    n: int | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    n: int | None = Field(None, json_schema_extra={"minimum": 1, "maximum": 128})
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    cache_salt: str | None = None
+    cache_salt: str | None = Field(None, min_length=1)
+    priority: int | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -49,7 +79,7 @@ class CompletionFields(BaseModel):
 
 
 class ChatRequest(CompletionFields):
-    messages: list[dict[str, Any]]  # the chat template checks and normalises them
+    messages: Messages
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -62,6 +92,26 @@ class ChatRequest(CompletionFields):
 
 
 class CompletionRequest(CompletionFields):
-    prompt: Any = None
+    prompt: Prompts
     echo: bool | None = None
-    logprobs: int | None = None
+    logprobs: int | None = _told("logprobs")
+    prompt_logprobs: int | None = _told("prompt_logprobs")
+    truncate_prompt_tokens: int | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+
+
+class EmbeddingRequest(BaseModel):
+    """pooling: the mean of all tokens' states, or the last one's. normalize: to length 1, which is the default."""
+
+    model_config = ConfigDict(extra="allow")
+
+    input: Prompts
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    pooling: Pooling | None = None
+    normalize: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    cache_salt: str | None = Field(None, min_length=1)
+    priority: int | None = None

@@ -11,7 +11,9 @@ def test_answer_has_the_shape_of_text_completion() -> None:
     body = complete(make_service("Hi"), model=MODEL).json()
     assert body["id"].startswith("cmpl-")
     assert (body["object"], body["model"]) == ("text_completion", MODEL)
-    assert body["choices"] == [{"index": 0, "text": "Hi", "logprobs": None, "finish_reason": "stop"}]
+    assert body["choices"] == [
+        {"index": 0, "text": "Hi", "logprobs": None, "finish_reason": "stop", "stop_reason": None}
+    ]
     assert body["usage"]["total_tokens"] == len("hello") + 1 + 3
 
 
@@ -82,7 +84,20 @@ def test_echo_is_streamed_first() -> None:
         ({"prompt": [258]}, "prompt"),
         ({"prompt": [-1]}, "prompt"),
         ({"prompt": ["a"] * 65, "n": 2}, "n"),
-        ({"echo": True, "logprobs": 1}, "echo"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs"),
+        ({"max_tokens": -2}, "max_tokens"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ({"length_penalty": 2.0}, "length_penalty"),
+        ({"use_beam_search": True}, "use_beam_search"),
+        ({"mirostat": 2}, "mirostat"),
+        ({"cache_salt": ""}, "cache_salt"),
+        ({"allowed_token_ids": []}, "allowed_token_ids"),
+        ({"bad_words": [" "]}, "bad_words"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"5": True}}, "logit_bias"),
+        ({"logit_bias": [[5, 101]]}, "logit_bias"),
+        ({"logit_bias": [[-5, 1]]}, "logit_bias"),
         ({"logprobs": 21}, "logprobs"),
         ({"suffix": "end"}, "suffix"),
         ({"best_of": 3}, "best_of"),
@@ -96,7 +111,7 @@ def test_bad_field_is_named(fields: dict[str, Any], param: str) -> None:
 
 def test_logprobs_are_parallel_lists() -> None:
     """[23, 25]"""
-    logprobs = complete(make_service("Hi"), logprobs=2).json()["choices"][0]["logprobs"]
+    logprobs = complete(make_service("Hi"), logprobs=2, max_tokens=2).json()["choices"][0]["logprobs"]
     assert logprobs == {
         "tokens": ["H", "i"],
         "token_logprobs": [0.0, -1.0],
@@ -106,13 +121,13 @@ def test_logprobs_are_parallel_lists() -> None:
 
 
 def test_the_chosen_token_is_always_among_the_top() -> None:
-    logprobs = complete(make_service("H"), logprobs=0).json()["choices"][0]["logprobs"]
+    logprobs = complete(make_service("H"), logprobs=0, max_tokens=1).json()["choices"][0]["logprobs"]
     assert logprobs["top_logprobs"] == [{"H": 0.0}]
 
 
 def test_text_offset_runs_over_the_chunks_of_a_stream() -> None:
     """[27] In characters of the returned text."""
-    data = chunks(complete(make_service(says("aéb", 0.001)), stream=True, logprobs=0))
+    data = chunks(complete(make_service(says("aéb", 0.001)), stream=True, logprobs=0, max_tokens=4))
     offsets = [each["choices"][0]["logprobs"]["text_offset"] for each in data if each["choices"][0]["logprobs"]]
     assert offsets == [[0], [1, 1], [2]]
 
@@ -130,7 +145,7 @@ def test_text_offsets_are_where_tokens_begin(
     steps: list[Step], stop: str | None, offsets: list[int], stream: bool
 ) -> None:
     """[27]"""
-    response = complete(make_service(steps), logprobs=0, stop=stop, stream=stream)
+    response = complete(make_service(steps), logprobs=0, stop=stop, stream=stream, max_tokens=len(offsets))
     choices = [each["choices"][0] for each in (chunks(response) if stream else [response.json()])]
     found = [choice["logprobs"]["text_offset"] for choice in choices if choice["logprobs"]]
     assert [offset for each in found for offset in each] == offsets

@@ -107,7 +107,7 @@ def test_completions_with_lists_and_logprobs() -> None:
         streamed = list(client.completions.create(model=MODEL, prompt=[1, 2], stream=True))
     assert [choice.text for choice in answer.choices] == ["ab", "ab"]
     assert answer.choices[1].logprobs is not None
-    assert answer.choices[1].logprobs.text_offset == [0, 1]
+    assert answer.choices[1].logprobs.text_offset == [0, 1, 2]  # the end token is one
     assert "".join(chunk.choices[0].text for chunk in streamed) == "ab"
 
 

@@ -8,6 +8,7 @@ from isotherm.cpu_kernels.descriptor import N_LOGITS, N_PIECES, N_TOKENS
 from isotherm.cpu_kernels.layout import KV_BLOCK, QUERY_BLOCK, SEGMENT
 from isotherm.daemon.step import Chunk, StepPlan
 from isotherm.daemon.step_layout import StepLayout
+from isotherm.daemon.step_rows import RowLimits
 from isotherm.experts.step_inputs import StepInputs, StepLimits
 
 CONTEXT = 3 * SEGMENT
@@ -16,7 +17,9 @@ VOCABULARY, BLOCKS = 100, 5000
 
 
 def layout() -> StepLayout:
-    return StepLayout(StepInputs(LIMITS), num_blocks=BLOCKS, vocab_size=VOCABULARY, max_context=CONTEXT)
+    return StepLayout(
+        StepInputs(LIMITS), num_blocks=BLOCKS, vocab_size=VOCABULARY, max_context=CONTEXT, rows=RowLimits(LIMITS.rows)
+    )
 
 
 def what_kernels_read(layout: StepLayout, plan: StepPlan) -> dict[str, list[int]]:

@@ -69,8 +69,17 @@ class FakeRunner:
         self.num_tokens += plan.num_tokens
         for chunk in plan.chunks:
             self._write(chunk)
-        rows = [_logits(self._read(chunk), self.vocab_size) for chunk in plan.chunks if chunk.sample]
+        rows = [self._row(chunk, before) for chunk in plan.chunks for before in range(chunk.rows - 1, -1, -1)]
+        self._states = [self._row(chunk, before) for chunk in plan.chunks for before in range(chunk.states - 1, -1, -1)]
         return np.stack(rows) if rows else np.empty((0, self.vocab_size), np.float32)
+
+    def states(self) -> NDArray[np.float32]:
+        return np.stack(self._states)
+
+    def _row(self, chunk: Chunk, before: int) -> NDArray[np.float32]:
+        """After the token that has `before` others after it in the chunk."""
+        states = self._read(chunk)
+        return _logits(states[: len(states) - before], self.vocab_size)
 
     def close(self) -> None:
         self.closed = True

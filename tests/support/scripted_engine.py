@@ -7,14 +7,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from isotherm.daemon.errors import InvalidRequestError
 from isotherm.daemon.mailbox import Mailbox, wake
 from isotherm.daemon.messages import (
     Command,
+    Embedding,
     Failed,
     Finished,
     FinishReason,
     FromEngine,
+    PromptLogprobs,
     Submit,
     Token,
     TokenLogprobs,
@@ -35,6 +38,7 @@ class ByteTokenizer:
     """A token per byte, and two control tokens."""
 
     eos_ids = frozenset({EOS})
+    special_ids = frozenset({BOS, EOS})
     vocab_size = VOCAB_SIZE
 
     def encode(self, text: str, *, add_special: bool, parse_special: bool = True) -> list[int]:
@@ -117,17 +121,27 @@ class _Replay:
             wake([self.mailbox])
 
     async def run(self, steps: Sequence[Step]) -> FinishReason:
-        for step in steps:
+        self._tell_of_prompt()
+        for step in [] if self.submit.sampling.max_tokens == 0 else steps:
             if isinstance(step, Exception):
                 raise step
             if isinstance(step, float):
                 await asyncio.sleep(min(step, 3600.0))
                 continue
-            self._put(Token(self.submit.request_id, step, _logprobs(self.submit, step, self.sent)))
+            self._put(Token(self.submit.request_id, step, _logprobs(step, self.sent, self.submit.sampling.logprobs)))
             self.sent += 1
             if self.sent == self.submit.sampling.max_tokens:
                 return "length"
-        return "stop"
+        return "stop" if self.submit.sampling.max_tokens else "length"
+
+    def _tell_of_prompt(self) -> None:
+        """Log-probabilities that count down from its second token's, and embeddings that hold its first tokens."""
+        submit, top = self.submit, self.submit.sampling.prompt_logprobs
+        if top is not None:
+            told = (_logprobs(token, place, top) for place, token in enumerate(submit.prompt))
+            self._put(PromptLogprobs(submit.request_id, (None, *list(told)[1:])))
+        if submit.pooling is not None:
+            self._put(Embedding(submit.request_id, np.array([3, 4, *submit.prompt, 0, 0][:4], np.float32)))
 
     def end(self, task: asyncio.Task[FinishReason]) -> None:
         error = None if task.cancelled() else task.exception()
@@ -142,12 +156,20 @@ class _Replay:
             completion_tokens=self.sent + stopped,
         )
         stop_token = EOS if stopped else None
-        self._put(Finished(request_id=self.submit.request_id, reason=reason, usage=usage, stop_token=stop_token))
+        stop_logprobs = _logprobs(EOS, self.sent, self.submit.sampling.logprobs) if stopped else None
+        finished = Finished(
+            request_id=self.submit.request_id,
+            reason=reason,
+            usage=usage,
+            stop_token=stop_token,
+            stop_logprobs=stop_logprobs,
+        )
+        self._put(finished)
 
 
-def _logprobs(submit: Submit, token: int, position: int) -> TokenLogprobs | None:
+def _logprobs(token: int, position: int, count: int | None) -> TokenLogprobs | None:
     """Minus the position for the token itself, and its successors in the vocabulary as the less likely ones."""
-    if submit.sampling.logprobs is None:
+    if count is None:
         return None
-    top = [(token, -float(position))] + [(token + i, -math.inf) for i in range(1, submit.sampling.logprobs)]
-    return TokenLogprobs(-float(position), tuple(top[: submit.sampling.logprobs]))
+    top = [(token, -float(position))] + [(token + i, -math.inf) for i in range(1, count)]
+    return TokenLogprobs(-float(position), tuple(top[:count]))

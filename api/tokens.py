@@ -1,0 +1,115 @@
+"""POST /tokenize, /detokenize and /apply-template: what a model's tokenizer and template make of texts."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from fastapi import APIRouter
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from ..daemon.errors import InvalidRequestError
+from .body import parse, read_json
+from .chat.prepare import prompt_ids, prompt_text
+from .openai.chat_wish import chat_wish
+from .openai.prompts import check_length
+from .openai.sampling import check_model
+from .openai.schemas import ChatRequest
+from .openapi import described
+from .service import Service
+from .token_schemas import (
+    Detokenized,
+    DetokenizeRequest,
+    RenderedPrompt,
+    TokenizeChatRequest,
+    TokenizeContentRequest,
+    Tokenized,
+    TokenizePromptRequest,
+    TokenizeRequest,
+    TokenPieces,
+)
+
+
+def router(service: Service) -> APIRouter:
+    """The tokenizer's routes of a service."""
+    routes = APIRouter()
+
+    @routes.post(
+        "/tokenize",
+        **described(
+            body=TokenizePromptRequest | TokenizeContentRequest | TokenizeChatRequest, answer=Tokenized | TokenPieces
+        ),
+    )
+    async def tokenize(request: Request) -> Response:
+        return await _answered(request, lambda raw: _tokenized(service, raw))
+
+    @routes.post("/detokenize", **described(body=DetokenizeRequest, answer=Detokenized))
+    async def detokenize(request: Request) -> Response:
+        return await _answered(request, lambda raw: _detokenized(service, raw))
+
+    @routes.post("/apply-template", **described(body=ChatRequest, answer=RenderedPrompt))
+    async def apply_template(request: Request) -> Response:
+        return await _answered(request, lambda raw: {"prompt": prompt_text(service, _wish(service, raw))})
+
+    return routes
+
+
+async def _answered(request: Request, work: Callable[[bytes], dict[str, Any]]) -> Response:
+    """In a thread, since texts may be long."""
+    try:
+        raw = await read_json(request)
+    except ClientDisconnect:
+        return Response(status_code=499)  # nobody reads it
+    return Response(await asyncio.to_thread(lambda: orjson.dumps(work(raw))), media_type="application/json")
+
+
+def _wish(service: Service, raw: bytes) -> Any:
+    body = parse(raw, ChatRequest)
+    check_model(service, body.model)
+    return chat_wish(service, body)
+
+
+def _tokenized(service: Service, raw: bytes) -> dict[str, Any]:
+    body = parse(raw, TokenizeRequest)
+    check_model(service, body.model)
+    given = [name for name in ("prompt", "content", "messages") if getattr(body, name) is not None]
+    if len(given) != 1:
+        raise InvalidRequestError("give one of prompt, content and messages: what is to be tokenised", "prompt")
+    tokens = list(prompt_ids(service, _wish(service, raw))) if body.messages is not None else _tokens(service, body)
+    told = {"count": len(tokens), "max_model_len": service.max_context}
+    tokenizer = service.tokenizer
+    if body.with_pieces:
+        return {"tokens": [{"id": token, "piece": _piece(tokenizer.token_bytes(token))} for token in tokens], **told}
+    names = [tokenizer.token_text(token) for token in tokens] if body.return_token_strs else None
+    return {"tokens": tokens, "token_strs": names, **told}
+
+
+def _tokens(service: Service, body: TokenizeRequest) -> list[int]:
+    """Of a prompt, which gets the begin token unless it is refused, or a content, which gets it if it is asked for."""
+    if body.prompt is not None:
+        name, text, special = "prompt", body.prompt, body.add_special_tokens is not False
+    else:
+        name, text, special = "content", body.content or "", bool(body.add_special)
+    check_length(service, text, name)
+    return service.tokenizer.encode(text, add_special=special, parse_special=body.parse_special is not False)
+
+
+def _piece(data: bytes) -> str | list[int]:
+    """Its text, or its bytes where they are only a part of characters."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return list(data)
+
+
+def _detokenized(service: Service, raw: bytes) -> dict[str, Any]:
+    body = parse(raw, DetokenizeRequest)
+    check_model(service, body.model)
+    if body.tokens and max(body.tokens) >= service.vocab_size:
+        raise InvalidRequestError(
+            f"tokens holds the id {max(body.tokens)}; ids must lie below {service.vocab_size}", "tokens"
+        )
+    detokenizer = service.tokenizer.detokenizer(service.tokenizer.special_ids)
+    text = "".join(map(detokenizer.push, body.tokens)) + detokenizer.finish()
+    return {"prompt": text, "content": text}

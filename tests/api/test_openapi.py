@@ -1,0 +1,67 @@
+"""The OpenAPI document, and whether the server keeps what it says there."""
+
+import random
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from isotherm.api.app import create_app
+from isotherm.api.openapi import document
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from support.api_service import make_service
+from support.scripted_engine import EOS, ScriptedEngine
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+EXAMPLES = 25  # per operation and sort of data
+PATHS: dict[str, Any] = document(create_app(make_service()))["paths"]
+OPERATIONS = sorted(f"{method.upper()} {path}" for path, methods in PATHS.items() for method in methods)
+CASES = [(name, GenerationMode.POSITIVE) for name in OPERATIONS]
+CASES += [(name, GenerationMode.NEGATIVE) for name in OPERATIONS if name.startswith("POST")]  # what has a body
+
+
+def babble(submit: Any) -> list[int]:
+    """Tokens that depend on the prompt alone."""
+    return random.Random(sum(submit.prompt)).choices(range(EOS), k=6)
+
+
+class Obedient(ScriptedEngine):
+    """Says to each command that it is done."""
+
+    def ask(self, command: Any) -> "Future[Any]":
+        answer: Future[Any] = Future()
+        answer.set_result({"done": True})
+        return answer
+
+
+APP = create_app(make_service(Obedient(babble)))
+SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", APP)
+
+
+@pytest.mark.parametrize(("name", "mode"), CASES, ids=lambda part: getattr(part, "value", part))
+def test_the_server_keeps_its_document(name: str, mode: GenerationMode) -> None:
+    method, path = name.split()
+    operation = SCHEMA[path][method]
+
+    @seed(5)
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def keeps(case: Any) -> None:
+        if mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
+            case.body.pop("model", None)  # or it would hardly ever be the one that is served
+        case.call_and_validate(checks=CHECKS)
+
+    keeps()
