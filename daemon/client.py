@@ -67,6 +67,8 @@ class EngineClient:
             raise InvalidRequestError(
                 f"the prompt holds a token id outside the vocabulary; ids run from 0 to {self.vocab_size - 1}", "prompt"
             )
+        if submit.sampling.structure is not None and submit.constraint is None:
+            raise ValueError("the structure has not been compiled")  # a bug at the door, not of the client
         self._check_stop_ids(submit.sampling)
         for token, bias in submit.sampling.logit_bias:
             if not 0 <= token < self.vocab_size or not math.isfinite(bias):

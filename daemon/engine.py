@@ -18,11 +18,13 @@ from .attendants import Attendant, Attendants
 from .client import EngineClient
 from .errors import EngineError, RequestError
 from .events import EventLog
+from .guide import Guide, GuideWorkers
 from .inbox import Inbox, QueueLimits
 from .messages import Ask, Failed, Finished, FinishReason, Submit, Token, TokenLogprobs, Usage
 from .metrics import Metrics, RequestTimer
 from .sampler import Sampler
 from .scheduler import Outcome, Scheduler
+from .sequence import NOTHING, Follow
 from .status import EngineState, EngineStats
 from .step import Runner, StepPlan, StepRecorder
 
@@ -37,6 +39,22 @@ class _Request:
 
     sampler: Sampler
     timer: RequestTimer
+    guide: Guide | None = None
+
+    def sample(self, row: NDArray[np.float32]) -> tuple[int, TokenLogprobs | None]:
+        """A token that the rules and the structure allow. Raises EngineError."""
+        if self.guide is None:
+            return self.sampler.sample(row)
+        return self.sampler.sample(row, self.guide.allowed(row.size))
+
+    def follow(self, token: int) -> Follow:
+        """What must come after it. Raises EngineError."""
+        if self.guide is None:
+            return NOTHING
+        follow = self.guide.accept(token)
+        for forced in follow.tokens:
+            self.sampler.skip(forced)
+        return follow
 
 
 class Engine:
@@ -69,6 +87,7 @@ class Engine:
         )
         self.metrics = Metrics(self.stats, self.events)
         self._requests: dict[str, _Request] = {}
+        self._guide_workers = GuideWorkers()
         self._thread = threading.Thread(target=self._run, name="isotherm-engine", daemon=True)
         self._state: EngineState = "starting"
         self._reason = ""
@@ -165,6 +184,11 @@ class Engine:
         try:
             request = _Request(Sampler(sampling, submit.prompt, stop_ids), timer)
             self._scheduler.submit(submit)
+            if submit.constraint is not None:
+                force = sampling.logprobs is None  # each token's own are known only to the model
+                request.guide = Guide(
+                    submit.constraint, stop_ids, submit.eos_token_ids, self._guide_workers, force=force
+                )
         except RequestError as error:
             failure = error
         except Exception as error:
@@ -192,15 +216,16 @@ class Engine:
         except Exception as error:
             self._fail_step(plan, error)
             return
-        tokens, logprobs = self._sample(plan, logits)
+        tokens, logprobs, follows = self._sample(plan, logits)
         ended = time.monotonic()
-        for outcome in self._scheduler.commit(plan, tokens, ended - started):
-            self._deliver(outcome, logprobs[outcome.row], ended)
+        outcomes = self._scheduler.commit(plan, tokens, ended - started, follows)
+        for outcome in outcomes:
+            self._deliver(outcome, None if outcome.row is None else logprobs[outcome.row], ended)
         self._record(plan)
         self._stepped = plan
         self.metrics.step_time.observe(ended - started)
         self._steps += 1
-        self._generated_tokens += len(tokens)
+        self._generated_tokens += len(outcomes)
         self._failures = 0
 
     def _record(self, plan: StepPlan) -> None:
@@ -223,23 +248,28 @@ class Engine:
             raise RuntimeError(f"the runner gave logits of shape {logits.shape} instead of {expected}")
         return logits
 
-    def _sample(self, plan: StepPlan, logits: NDArray[np.float32]) -> tuple[list[int], list[TokenLogprobs | None]]:
+    def _sample(
+        self, plan: StepPlan, logits: NDArray[np.float32]
+    ) -> tuple[list[int], list[TokenLogprobs | None], dict[int, Follow]]:
         """A token per row. Where sampling fails the request ends here, and its token means nothing to the scheduler."""
         tokens: list[int] = []
         logprobs: list[TokenLogprobs | None] = []
+        follows: dict[int, Follow] = {}
         sampled = (chunk.request_id for chunk in plan.chunks if chunk.sample)
         for request_id, row in zip(sampled, logits, strict=True):
+            request = self._requests[request_id]
             try:
-                token, token_logprobs = self._requests[request_id].sampler.sample(row)
+                token, token_logprobs = request.sample(row)
                 if not 0 <= token < row.size:  # would fail the next step, and with it every request in it
                     raise RuntimeError(f"the sampler chose token {token} of {row.size}")
+                follows[len(tokens)] = request.follow(token)
             except Exception as error:
                 logger.exception("sampling failed for %s", request_id)
                 self._fail(request_id, EngineError(f"sampling failed: {error}"))
                 token, token_logprobs = 0, None
             tokens.append(token)
             logprobs.append(token_logprobs)
-        return tokens, logprobs
+        return tokens, logprobs, follows
 
     def _deliver(self, outcome: Outcome, logprobs: TokenLogprobs | None, now: float) -> None:
         request_id = outcome.request_id
@@ -266,6 +296,8 @@ class Engine:
 
     def _end(self, message: Finished | Failed, reason: str, usage: Usage | None) -> None:
         request = self._requests.pop(message.request_id)
+        if request.guide is not None:
+            request.guide.close()
         request.timer.ended(reason, usage, time.monotonic())
         self._inbox.deliver(message)
 
@@ -325,6 +357,7 @@ class Engine:
             logger.exception("the engine could not tidy up")
         self._inbox.flush()
         self._inbox.fail_all(error)
+        self._guide_workers.close()
         if self._state != "failed":
             self._state = "stopped"
         try:

@@ -5,22 +5,29 @@ In: Submit, Abort, Ask. Out, per request: Token*, then exactly one terminal mess
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .request import SamplingParams
+
+if TYPE_CHECKING:
+    from .constraint import Constraint
 
 FinishReason = Literal["stop", "length", "abort"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submit:
-    """Ask for a completion of `prompt` (token ids). `cache_salt` separates prefix caches of tenants."""
+    """Ask for a completion of `prompt` (token ids). `cache_salt` separates prefix caches of tenants.
+
+    constraint: `sampling.structure` as `daemon.structures` has compiled it.
+    """
 
     request_id: str
     prompt: tuple[int, ...]
     sampling: SamplingParams
     eos_token_ids: frozenset[int]
     cache_salt: str = ""
+    constraint: "Constraint | None" = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from .errors import ContextLengthError, InvalidRequestError
+from .structure import Structure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,7 +12,8 @@ class SamplingParams:
 
     temperature 0 is greedy. top_k 0, top_p 1, min_p 0 and penalties at their neutral value are off. `logit_bias` is
     added to the logits by token id. `logprobs` None: none; n: the chosen token's and the n best alternatives'.
-    `stop` strings act on text (see `daemon.text`); the other stop rules act on tokens.
+    `stop` strings act on text (see `daemon.text`); the other stop rules act on tokens. `structure`: the form that the
+    answer must have; a complete one ends the request, be `min_tokens` reached or not.
     """
 
     temperature: float = 1.0
@@ -29,6 +31,7 @@ class SamplingParams:
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
     logprobs: int | None = None
+    structure: Structure | None = None
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():

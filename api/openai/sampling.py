@@ -137,6 +137,7 @@ def submits(
             sampling=sampling,
             eos_token_ids=service.tokenizer.eos_ids,
             cache_salt=cache_salt,
+            constraint=None if sampling.structure is None else service.structures.compile(sampling.structure),
         )
         for index, (prompt, sampling) in enumerate(children)
     )

@@ -35,6 +35,7 @@ class ByteTokenizer:
     """A token per byte, and two control tokens."""
 
     eos_ids = frozenset({EOS})
+    special_ids = frozenset({BOS, EOS})
     vocab_size = VOCAB_SIZE
 
     def encode(self, text: str, *, add_special: bool, parse_special: bool = True) -> list[int]:
