@@ -18,7 +18,7 @@ T = TypeVar("T")
 class Constraint:
     """matcher: at the beginning, never advanced. trigger: what it waits for. is_json: its numbers are kept short.
 
-    Copies share what the matcher has learned, and also its fate if it meets a limit of complexity: `broken` is set then.
+    Copies share what the matcher has learned, and its fate if it meets a limit of complexity: `broken` is set then.
     """
 
     table: TokenTable

@@ -27,8 +27,8 @@ from .step import Chunk, StepPlan
 class Outcome:
     """What a step brought to one request: a token to send, the end, or both.
 
-    row: index of its logits in the step; None for a token that was forced. token_id: None if the sampled token is a stop
-    token, which is not sent.
+    row: index of its logits in the step; None for a token that was forced. token_id: None if the sampled token is a
+    stop token, which is not sent.
     """
 
     request_id: str
