@@ -175,4 +175,4 @@ def _plain(reason: str) -> str:
         return "no text can satisfy it"
     if "oneOf constraints" in reason:
         return "oneOf is only supported where it is plain that its branches exclude each other; anyOf may do"
-    return reason
+    return reason.replace("patternProperty regexes", "patternProperties whose names")

@@ -1,6 +1,7 @@
 """POST /v1/completions."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
@@ -18,6 +19,7 @@ from .fields import FieldNotes
 from .logprobs import completion_logprobs
 from .prompts import Prompt, list_prompts, read_prompt
 from .schemas import CompletionRequest
+from .structures import structure_of
 
 _DEFAULT_MAX_TOKENS = 16
 
@@ -38,7 +40,8 @@ def prepare_completion(service: Service, notes: FieldNotes, raw: bytes, tenant: 
     values = list_prompts(body.prompt)
     n = sampling.choices_per_prompt(body, service, len(values))  # before a million of them are encoded
     prompts = [read_prompt(service, value) for value in values]
-    pairs = [(prompt.ids, _params(service, body, prompt)) for prompt in prompts]
+    structure = structure_of(service, body)
+    pairs = [(prompt.ids, replace(_params(service, body, prompt), structure=structure)) for prompt in prompts]
     echoes = [prompt.text if body.echo else "" for prompt in prompts for _ in range(n)]
     return Job(
         submits=sampling.submits(service, pairs, n, tenant + (body.cache_salt or "")),

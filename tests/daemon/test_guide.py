@@ -96,7 +96,7 @@ def test_a_space_may_follow_a_separator(text: str, workers) -> None:
 
 @pytest.mark.parametrize("begun", [b"{", b'{"a":1', b'{"a": ', b'{"a":1, '])
 def test_no_more_space_may_come(begun: bytes, workers) -> None:
-    """Models that may write spaces without end do so."""
+    """[37] Models that may write spaces without end do so."""
     guide = guide_of(compiled('{"type": "object"}'), workers, force=False)
     feed(guide, begun)
     allowed = guide.allowed(PADDED_SIZE)
@@ -106,6 +106,7 @@ def test_no_more_space_may_come(begun: bytes, workers) -> None:
 
 @pytest.mark.parametrize("kind", ["integer", "number"])
 def test_a_number_comes_to_an_end(kind: str) -> None:
+    """[38]"""
     zeros = np.full(PADDED_SIZE, -5.0, np.float32)
     zeros[[ord("0"), ord("1"), ord("."), TOKENIZER.tokens.index(b"0000")]] = 5.0
 

@@ -142,6 +142,7 @@ def test_an_ignored_end_ends_what_cannot_go_on() -> None:
 
 
 def test_an_answer_that_grows_too_complex_fails_alone() -> None:
+    """[40]"""
     bad = Structures(TOKENIZER, StructureLimits(step_fuel=300))
     complex_one = structured("bad", Structure("regex", "((((a{1,100}){1,100}){1,100}){1,100})"), bad)
     (failed, fine, plain), _ = serve(complex_one, structured("a"), request("b"))

@@ -34,6 +34,7 @@ def refusal(source: object, kind: str = "json_schema", trigger: str | None = Non
     ],
 )
 def test_an_unknown_keyword_is_refused_by_name_and_place(keyword: str) -> None:
+    """[36] Not ignored."""
     problem = refusal({"type": "object", "properties": {"a": {"type": "string", keyword: {}}}})
     assert f"'{keyword}'" in problem and "#/properties/a" in problem
 
@@ -100,6 +101,7 @@ def doubling(levels: int) -> dict[str, object]:
     ids=["self", "circle", "deep", "very deep", "enum", "properties", "schemas", "length", "items", "json", "long"],
 )
 def test_a_bomb_is_refused(schema: object, words: str) -> None:
+    """[39, 41]"""
     assert words in refusal(schema)
 
 
@@ -123,10 +125,12 @@ def test_references_that_double_are_no_bomb() -> None:
     ids=["group", "backreference", "nested regex", "name", "loop", "nested grammar", "token", "surrogate"],
 )
 def test_a_bad_expression_or_grammar_is_refused_with_its_fault(source: str, kind: str, words: str) -> None:
+    """[39, 40]"""
     assert words in refusal(source, kind)
 
 
 def test_what_takes_too_long_is_given_up() -> None:
+    """[41]"""
     names = [f"property {i}" for i in range(70)]
     schema = {"type": "object", "properties": {name: {"enum": names} for name in names}}
     assert "takes longer" in refusal(json.dumps(schema), compile_s=1e-9)
@@ -155,6 +159,7 @@ def test_a_structure_that_broke_is_compiled_anew() -> None:
 
 @pytest.mark.parametrize("schema", [{}, True, {"description": "anything"}, {"$defs": {"a": {"type": "string"}}}])
 def test_a_schema_that_asks_for_nothing_means_an_object(schema: object) -> None:
+    """[38]"""
     ids, _ = answer(compiled(json.dumps(schema)), by_chance(3, 8))
     assert isinstance(json.loads(TOKENIZER.text(ids)), dict)
 
