@@ -39,7 +39,7 @@ class _Request:
 
     sampler: Sampler
     timer: RequestTimer
-    guide: Guide | None = None
+    guide: Guide | None
 
     def sample(self, row: NDArray[np.float32]) -> tuple[int, TokenLogprobs | None]:
         """A token that the rules and the structure allow. Raises EngineError."""
@@ -181,14 +181,13 @@ class Engine:
         sampling = submit.sampling
         stop_ids = sampling.stop_token_ids | (frozenset() if sampling.ignore_eos else submit.eos_token_ids)
         failure: Exception
+        guide: Guide | None = None
         try:
-            request = _Request(Sampler(sampling, submit.prompt, stop_ids), timer)
-            self._scheduler.submit(submit)
             if submit.constraint is not None:
                 force = sampling.logprobs is None  # each token's own are known only to the model
-                request.guide = Guide(
-                    submit.constraint, stop_ids, submit.eos_token_ids, self._guide_workers, force=force
-                )
+                guide = Guide(submit.constraint, stop_ids, submit.eos_token_ids, self._guide_workers, force=force)
+            request = _Request(Sampler(sampling, submit.prompt, stop_ids), timer, guide)
+            self._scheduler.submit(submit)
         except RequestError as error:
             failure = error
         except Exception as error:
@@ -197,6 +196,8 @@ class Engine:
         else:
             self._requests[submit.request_id] = request
             return
+        if guide is not None:
+            guide.close()
         timer.ended("error", None, time.monotonic())
         self._inbox.deliver(Failed(submit.request_id, failure))
 

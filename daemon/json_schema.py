@@ -51,12 +51,14 @@ _CONTROL = re.compile(r"(?<!\\)(?:\\\\)*\\u00|\x7f")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaLimits:
     """depth: of schemas within schemas. schemas, values: in all; values are those of enums and consts. properties: of
-    one object. count: of characters, items or properties that a keyword may ask for."""
+    one object. references: on the way from one to what it stands for. count: of characters, items or properties that a
+    keyword may ask for."""
 
     depth: int = 48
     schemas: int = 5_000
     values: int = 5_000
     properties: int = 400
+    references: int = 16
     count: int = 100_000
 
 
@@ -192,6 +194,8 @@ class _Walk:
             target = self._target(value, path)
             if value in seen:
                 raise self._fault(f"$ref {value!r} leads back to itself", path)
+            if len(seen) > self._limits.references:
+                raise self._fault(f"$ref {value!r} goes over more than {self._limits.references} others", path)
             seen.add(value)
             self._referred.append((value, path, target))
             value = target.get("$ref") if isinstance(target, dict) else None

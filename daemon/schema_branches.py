@@ -1,10 +1,7 @@
 """Whether the branches of a oneOf exclude each other, so that it means the same as anyOf."""
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from typing import Any
-
-import orjson
 
 
 def exclusive(branches: Sequence[Any]) -> bool:
@@ -14,26 +11,34 @@ def exclusive(branches: Sequence[Any]) -> bool:
         return False
     if _disjoint([_types(branch) for branch in known]):
         return True
-    tags = set(known[0].get("required", ()))
-    return any(_disjoint([_tag_values(branch, tag) for branch in known]) for tag in sorted(tags))
+    tags = [_tags(branch) for branch in known]
+    shared = set(tags[0]).intersection(*tags[1:])
+    return any(_disjoint([each[tag] for each in tags]) for tag in shared)
 
 
-def _disjoint(sets: Sequence[frozenset[Any]]) -> bool:
+def _disjoint(sets: Sequence[frozenset[str]]) -> bool:
     """An empty set stands for anything."""
-    return all(sets) and not any(a & b for a, b in combinations(sets, 2))
+    return all(sets) and len(frozenset().union(*sets)) == sum(map(len, sets))
 
 
-def _types(branch: Mapping[str, Any]) -> frozenset[Any]:
+def _types(branch: Mapping[str, Any]) -> frozenset[str]:
     types = branch.get("type", [])
     names = types if isinstance(types, list) else [types]
     return frozenset("number" if name == "integer" else name for name in names)
 
 
-def _tag_values(branch: Mapping[str, Any], tag: str) -> frozenset[Any]:
-    """The texts among which a required property chooses; empty if it may be anything else."""
-    if branch.get("type") != "object" or tag not in branch.get("required", ()):
+def _tags(branch: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+    """The required properties of an object that choose among texts, and these texts."""
+    if branch.get("type") != "object":
+        return {}
+    properties = branch.get("properties", {})
+    texts = {name: _texts(properties[name]) for name in set(branch.get("required", ())) if name in properties}
+    return {name: values for name, values in texts.items() if values}
+
+
+def _texts(schema: Any) -> frozenset[str]:
+    """Empty if it may be anything else."""
+    if not isinstance(schema, Mapping):
         return frozenset()
-    schema = branch.get("properties", {}).get(tag, {})
     values = [schema["const"]] if "const" in schema else schema.get("enum", [])
-    texts = isinstance(values, list) and all(isinstance(value, str) for value in values)
-    return frozenset(orjson.dumps(value) for value in values) if texts else frozenset()
+    return frozenset(values) if all(isinstance(value, str) for value in values) else frozenset()

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as CompileTimeoutError
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 
 from llguidance import LLMatcher, LLParserLimits
 
@@ -38,7 +37,7 @@ class StructureLimits:
     """
 
     source: int = 256 * 1024
-    trigger: int = 256
+    trigger: int = 64
     kept: int = 64
     at_once: int = 2
     compile_s: float = 5.0
@@ -59,6 +58,8 @@ class Structures:
         self._lock = threading.Lock()
         self._kept: OrderedDict[Structure, Constraint] = OrderedDict()
         self._slots = threading.Semaphore(self._limits.at_once)
+        self._workers = ThreadPoolExecutor(self._limits.at_once, "isotherm-structures")  # it starts none before work
+        self._known: TokenTable | None = None
 
     def compile(self, structure: Structure, param: str = "structure") -> Constraint:
         """The constraint of a structure; takes up to seconds, so not for an event loop. param: the client's name of it.
@@ -77,13 +78,12 @@ class Structures:
                 self._kept.popitem(last=False)
         return constraint
 
-    @cached_property
-    def _workers(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self._limits.at_once, "isotherm-structures")
-
-    @cached_property
+    @property
     def _table(self) -> TokenTable:
-        return TokenTable(self._vocabulary)
+        with self._lock:
+            if self._known is None:
+                self._known = TokenTable(self._vocabulary)
+            return self._known
 
     def _in_time(self, structure: Structure, param: str) -> Constraint:
         limits = self._limits

@@ -7,7 +7,7 @@ import pytest
 from isotherm.api.service import Service
 from isotherm.daemon.structure import Structure
 from isotherm.daemon.structures import Structures
-from support.api_service import chat, complete, make_service, serving
+from support.api_service import chat, complete, make_service
 from support.engine_runs import make_engine, running
 from support.fake_runner import FakeRunner
 from support.scripted_engine import VOCAB_SIZE, ByteTokenizer, ScriptedEngine, says
@@ -167,26 +167,3 @@ def test_every_answer_of_a_real_engine_has_its_form(fields: dict[str, Any], vali
             assert valid(choice["message"]["content"]), choice
             logprobs = chat(service, seed=seed, logprobs=True, **fields).json()["choices"][0]
             assert logprobs["message"] == choice["message"]
-
-
-def test_the_official_client_parses_what_comes() -> None:
-    from openai import OpenAI
-    from pydantic import BaseModel
-
-    class Answer(BaseModel):
-        digits: int
-        kind: bool
-
-    service, engine = real_service()
-    with (
-        running(engine),
-        serving(service) as port,
-        OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client,
-    ):
-        completion = client.chat.completions.parse(
-            model=service.model_id,
-            messages=[{"role": "user", "content": "hello"}],
-            response_format=Answer,
-            seed=4,
-        )
-    assert isinstance(completion.choices[0].message.parsed, Answer)

@@ -83,11 +83,16 @@ def doubling(levels: int) -> dict[str, object]:
     return {"$ref": "#/$defs/d0", "$defs": {**refs, f"d{levels}": {"type": "string"}}}
 
 
+def chain(links: int) -> dict[str, object]:
+    return {**{f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(links)}, f"d{links}": {"type": "string"}}
+
+
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
         ({"$ref": "#"}, "leads back"),
         ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}, "leads back"),
+        ({"$ref": "#/$defs/d0", "$defs": chain(3000)}, "goes over more than"),
         (deep(60), "nested deeper"),
         (deep(900), "nested deeper"),
         ({"enum": [f"value {i}" for i in range(6000)]}, "values"),
@@ -98,7 +103,20 @@ def doubling(levels: int) -> dict[str, object]:
         ("[" * 100_000, "not valid JSON"),
         ({"description": "x" * 300_000}, "300"),
     ],
-    ids=["self", "circle", "deep", "very deep", "enum", "properties", "schemas", "length", "items", "json", "long"],
+    ids=[
+        "self",
+        "circle",
+        "chain",
+        "deep",
+        "very deep",
+        "enum",
+        "properties",
+        "schemas",
+        "length",
+        "items",
+        "json",
+        "long",
+    ],
 )
 def test_a_bomb_is_refused(schema: object, words: str) -> None:
     """[39, 41]"""
