@@ -158,12 +158,20 @@ class Structures:
         return bool(ids) and matcher.deep_copy().validate_tokens(ids) == len(ids)
 
 
+def json_for_lark(schema: str, param: str) -> str:
+    """What a Lark grammar takes after %json: a schema that was checked, with what keeps its text compact.
+
+    Raises InvalidRequestError that names the keyword or the place at fault.
+    """
+    return json.dumps({**check_schema(schema, param), "x-guidance": _JSON_OPTIONS})
+
+
 def _grammar(structure: Structure, param: str) -> str:
     if structure.kind == "regex":
         return LLMatcher.grammar_from_regex(structure.source)
     if structure.kind == "lark":
         return structure.source
-    text = json.dumps({**check_schema(structure.source, param), "x-guidance": _JSON_OPTIONS})
+    text = json_for_lark(structure.source, param)
     if structure.trigger is not None:
         return _AFTER_TRIGGER.format(text)
     return LLMatcher.grammar_from_json_schema(text)

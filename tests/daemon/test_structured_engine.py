@@ -1,7 +1,6 @@
 """Structured requests in the engine: beside plain ones, preempted, asked for log-probabilities, broken."""
 
 import json
-import threading
 
 import numpy as np
 import pytest
@@ -187,8 +186,12 @@ def test_a_structure_must_have_been_compiled() -> None:
 
 
 def test_the_threads_end_with_the_engine() -> None:
-    serve(structured("a"))
-    until(lambda: not any(thread.name.startswith("isotherm-guide") for thread in threading.enumerate()))
+    engine = make_engine(runner_of())
+    with running(engine):
+        messages_of(engine.client.submit(structured("a")))
+        threads = list(engine._guide_workers._pool._threads)
+        assert all(thread.is_alive() for thread in threads) and threads
+    until(lambda: not any(thread.is_alive() for thread in threads))
 
 
 def test_a_stream_gets_a_token_while_others_force_many() -> None:

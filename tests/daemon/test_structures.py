@@ -5,7 +5,7 @@ import json
 import pytest
 from isotherm.daemon.errors import InvalidRequestError
 from isotherm.daemon.structure import Structure
-from isotherm.daemon.structures import StructureLimits, Structures
+from isotherm.daemon.structures import StructureLimits, Structures, json_for_lark
 from support.structured import TOKENIZER, answer, by_chance, compiled
 
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -180,6 +180,14 @@ def test_a_schema_that_asks_for_nothing_means_an_object(schema: object) -> None:
     """[38]"""
     ids, _ = answer(compiled(json.dumps(schema)), by_chance(3, 8))
     assert isinstance(json.loads(TOKENIZER.text(ids)), dict)
+
+
+def test_a_grammar_may_hold_a_checked_schema() -> None:
+    grammar = f'start: "<call>" body "</call>"\nbody: %json {json_for_lark(json.dumps(NAME), "tools")}'
+    text = TOKENIZER.text(answer(compiled(grammar, "lark"), by_chance(2, 8))[0])
+    assert "name" in json.loads(text.removeprefix("<call>").removesuffix("</call>"))
+    with pytest.raises(InvalidRequestError, match="'not'"):
+        json_for_lark('{"not": {}}', "tools")
 
 
 def test_branches_with_a_tag_exclude_each_other() -> None:
