@@ -8,6 +8,7 @@ from ..daemon.chat_template import ChatTemplate
 from ..daemon.client import EngineClient
 from ..daemon.events import EventLog
 from ..daemon.metrics import Metrics
+from ..daemon.structures import Structures
 from ..daemon.tokenizer import Tokenizer
 
 
@@ -41,6 +42,7 @@ class Service:
     client: EngineClient
     tokenizer: Tokenizer
     chat_template: ChatTemplate
+    structures: Structures
     model_id: str
     created: int
     metrics: Metrics

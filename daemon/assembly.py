@@ -40,6 +40,7 @@ from .runner import DecoderRunner, kv_block_bytes, load_runner, load_weights
 from .scheduler import Scheduler
 from .self_test import check_ops
 from .served_plan import obeyed, read_plan
+from .structures import Structures
 from .throughput import Throughput
 from .tokenizer import Tokenizer
 from .trace_keeper import TraceKeeper
@@ -103,6 +104,7 @@ class Assembly:
     accelerators: "AcceleratorStatus | None"
     tokenizer: Tokenizer
     chat_template: ChatTemplate
+    structures: Structures
     throughput: Throughput
     threads: int
     kv_bytes: int
@@ -222,6 +224,7 @@ def assemble(config: Config, progress: Progress) -> Assembly:
         accelerators=_shown(accelerated, accelerators, engine) if accelerated and accelerators else None,
         tokenizer=tokenizer,
         chat_template=template,
+        structures=Structures(tokenizer),
         throughput=Throughput(),
         threads=seating.threads,
         kv_bytes=num_blocks * kv_block_bytes(model.spec, config.kv_cache),

@@ -69,6 +69,8 @@ class EngineClient:
             )
         if submit.pooling is not None and submit.sampling.max_tokens:
             raise InvalidRequestError("an embedding comes without tokens, so max_tokens must be 0", "max_tokens")
+        if submit.sampling.structure is not None and submit.constraint is None:
+            raise ValueError("the structure has not been compiled")  # a bug at the door, not of the client
         self._check_stop_ids(submit.sampling)
         self._check_bans(submit.sampling)
         for token, bias in submit.sampling.logit_bias:

@@ -18,12 +18,14 @@ from .attendants import Attendant, Attendants
 from .client import EngineClient
 from .errors import EngineError, RequestError
 from .events import EventLog
+from .guide import Guide, GuideWorkers
 from .inbox import Inbox, QueueLimits
 from .messages import Ask, Failed, Finished, FinishReason, Submit, Token, TokenLogprobs, Usage
 from .metrics import Metrics, RequestTimer
 from .prompt_rows import PromptReader, reader_of
 from .sampler import Sampler
 from .scheduler import Outcome, Scheduler
+from .sequence import NOTHING, Follow
 from .status import EngineState, EngineStats
 from .step import Runner, StepPlan, StepRecorder
 
@@ -41,6 +43,22 @@ class _Request:
     sampler: Sampler
     timer: RequestTimer
     reader: PromptReader | None
+    guide: Guide | None
+
+    def sample(self, row: Floats) -> tuple[int, TokenLogprobs | None]:
+        """A token that the rules and the structure allow. Raises EngineError."""
+        if self.guide is None:
+            return self.sampler.sample(row)
+        return self.sampler.sample(row, self.guide.allowed(row.size))
+
+    def follow(self, token: int) -> Follow:
+        """What must come after it. Raises EngineError."""
+        if self.guide is None:
+            return NOTHING
+        follow = self.guide.accept(token)
+        for forced in follow.tokens:
+            self.sampler.skip(forced)
+        return follow
 
 
 class Engine:
@@ -73,6 +91,7 @@ class Engine:
         )
         self.metrics = Metrics(self.stats, self.events)
         self._requests: dict[str, _Request] = {}
+        self._guide_workers = GuideWorkers()
         self._thread = threading.Thread(target=self._run, name="isotherm-engine", daemon=True)
         self._state: EngineState = "starting"
         self._reason = ""
@@ -166,8 +185,13 @@ class Engine:
         sampling = submit.sampling
         stop_ids = sampling.stop_token_ids | (frozenset() if sampling.ignore_eos else submit.eos_token_ids)
         failure: Exception
+        guide: Guide | None = None
         try:
-            request = _Request(Sampler(sampling, submit.prompt, stop_ids), timer, reader_of(submit))
+            if submit.constraint is not None:
+                # Log-probabilities of a forced token are known only to the model; bans might forbid it.
+                force = sampling.logprobs is None and sampling.allowed_token_ids is None and not sampling.bad_words
+                guide = Guide(submit.constraint, stop_ids, submit.eos_token_ids, self._guide_workers, force=force)
+            request = _Request(Sampler(sampling, submit.prompt, stop_ids), timer, reader_of(submit), guide)
             self._scheduler.submit(submit)
         except RequestError as error:
             failure = error
@@ -177,6 +201,8 @@ class Engine:
         else:
             self._requests[submit.request_id] = request
             return
+        if guide is not None:
+            guide.close()
         timer.ended("error", None, time.monotonic())
         self._inbox.deliver(Failed(submit.request_id, failure))
 
@@ -196,15 +222,16 @@ class Engine:
         except Exception as error:
             self._fail_step(plan, error)
             return
-        tokens, logprobs = self._sample(plan, logits, states)
+        tokens, logprobs, follows = self._sample(plan, logits, states)
         ended = time.monotonic()
-        for outcome in self._scheduler.commit(plan, tokens, ended - started):
+        outcomes = self._scheduler.commit(plan, tokens, ended - started, follows)
+        for outcome in outcomes:
             self._deliver(outcome, None if outcome.row is None else logprobs[outcome.row], ended)
         self._record(plan)
         self._stepped = plan
         self.metrics.step_time.observe(ended - started)
         self._steps += 1
-        self._generated_tokens += len(tokens)
+        self._generated_tokens += sum(outcome.has_token for outcome in outcomes)
         self._failures = 0
 
     def _record(self, plan: StepPlan) -> None:
@@ -229,11 +256,14 @@ class Engine:
         wants_states = any(chunk.states for chunk in plan.chunks)
         return logits, self._runner.states() if wants_states else logits[:0]
 
-    def _sample(self, plan: StepPlan, logits: Floats, states: Floats) -> tuple[list[int], list[TokenLogprobs | None]]:
+    def _sample(
+        self, plan: StepPlan, logits: Floats, states: Floats
+    ) -> tuple[list[int], list[TokenLogprobs | None], dict[int, Follow]]:
         """Have prompts read their rows, and draw a token per chunk with `sample` from the last of its rows. Where that
         fails the request ends here, and its token means nothing to the scheduler."""
         tokens: list[int] = []
         logprobs: list[TokenLogprobs | None] = []
+        follows: dict[int, Follow] = {}
         row = state = 0
         for chunk in plan.chunks:
             wanted = states[state : state + chunk.states] if chunk.states else logits[row : row + chunk.scored]
@@ -244,9 +274,10 @@ class Engine:
                 if request.reader is not None:
                     request.reader.take(wanted)
                 if chunk.sample:
-                    token, token_logprobs = request.sampler.sample(logits[row - 1])
-                if not 0 <= token < logits.shape[1]:  # would fail the next step, and with it every request in it
-                    raise RuntimeError(f"the sampler chose token {token} of {logits.shape[1]}")
+                    token, token_logprobs = request.sample(logits[row - 1])
+                    if not 0 <= token < logits.shape[1]:  # would fail the next step, and with it every request in it
+                        raise RuntimeError(f"the sampler chose token {token} of {logits.shape[1]}")
+                    follows[len(tokens)] = request.follow(token)
             except Exception as error:
                 logger.exception("sampling failed for %s", chunk.request_id)
                 self._fail(chunk.request_id, EngineError(f"sampling failed: {error}"))
@@ -254,14 +285,14 @@ class Engine:
             if chunk.sample:
                 tokens.append(token)
                 logprobs.append(token_logprobs)
-        return tokens, logprobs
+        return tokens, logprobs, follows
 
     def _deliver(self, outcome: Outcome, logprobs: TokenLogprobs | None, now: float) -> None:
         request_id, finished = outcome.request_id, outcome.finished
         request = self._requests[request_id]
         if request.reader is not None and (message := request.reader.message()) is not None:
             self._inbox.deliver(message)
-        if outcome.row is not None:
+        if outcome.has_token:
             request.timer.token(now)
         if outcome.token_id is not None:
             self._inbox.deliver(Token(request_id, outcome.token_id, logprobs))
@@ -287,6 +318,8 @@ class Engine:
 
     def _end(self, message: Finished | Failed, reason: str, usage: Usage | None) -> None:
         request = self._requests.pop(message.request_id)
+        if request.guide is not None:
+            request.guide.close()
         request.timer.ended(reason, usage, time.monotonic())
         self._inbox.deliver(message)
 
@@ -346,6 +379,7 @@ class Engine:
             logger.exception("the engine could not tidy up")
         self._inbox.flush()
         self._inbox.fail_all(error)
+        self._guide_workers.close()
         if self._state != "failed":
             self._state = "stopped"
         try:

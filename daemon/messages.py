@@ -6,12 +6,15 @@ message, Finished or Failed.
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .request import SamplingParams
+
+if TYPE_CHECKING:
+    from .constraint import Constraint
 
 Pooling = Literal["mean", "last"]
 FinishReason = Literal["stop", "length", "abort"]
@@ -21,7 +24,8 @@ FinishReason = Literal["stop", "length", "abort"]
 class Submit:
     """Ask for a completion of `prompt` (token ids). `cache_salt` separates prefix caches of tenants.
 
-    priority: lower is sooner. pooling: ask for an Embedding instead, and for no token by `sampling`.
+    priority: lower is sooner. pooling: ask for an Embedding instead, and for no token by `sampling`. constraint:
+    `sampling.structure` as `daemon.structures` has compiled it.
     """
 
     request_id: str
@@ -31,6 +35,7 @@ class Submit:
     cache_salt: str = ""
     priority: int = 0
     pooling: Pooling | None = None
+    constraint: "Constraint | None" = None
 
 
 @dataclass(frozen=True, slots=True)

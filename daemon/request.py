@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from .errors import ContextLengthError, InvalidRequestError
+from .structure import Structure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +15,8 @@ class SamplingParams:
     `prompt_logprobs` likewise of the prompt's tokens. `allowed_token_ids` None: all; `bad_words`: no output holds one
     of these rows of tokens. max_tokens 0: the prompt is computed, and nothing drawn.
     `stop` strings act on text (see `daemon.text`), and so do include_stop_str_in_output and skip_special_tokens; the
-    other stop rules act on tokens.
+    other stop rules act on tokens. `structure`: the form that the answer must have; a complete one ends the request, be
+    `min_tokens` reached or not.
     """
 
     temperature: float = 1.0
@@ -37,6 +39,7 @@ class SamplingParams:
     bad_words: tuple[tuple[int, ...], ...] = ()
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    structure: Structure | None = None
 
     def __post_init__(self) -> None:
         for name, (low, high) in RANGES.items():

@@ -1,6 +1,7 @@
 """The sampler: one row of logits becomes one token. NumPy only; one `Sampler` per request.
 
-Order: logit_bias, repetition, presence and frequency penalty, min_tokens, bans, temperature, top_k, top_p, min_p, draw.
+Order: logit_bias, repetition, presence and frequency penalty, min_tokens, bans, structure, temperature, top_k, top_p,
+min_p, draw.
 Each filter sees the distribution that the one before it left. Equal scores rank by the lower token id.
 """
 
@@ -50,8 +51,10 @@ class Sampler:
         self._tail: deque[int] = deque(maxlen=self._bans.reach)  # of the output
         self._bias: Floats = np.asarray([bias for _, bias in params.logit_bias], dtype=np.float32)
 
-    def sample(self, logits: Floats) -> tuple[int, TokenLogprobs | None]:
+    def sample(self, logits: Floats, allowed: NDArray[np.bool_] | None = None) -> tuple[int, TokenLogprobs | None]:
         """The next token from its float32 logits [vocab], which are not changed, and its log-probabilities if wanted.
+
+        allowed [vocab]: which tokens may be chosen; None for all.
 
         Log-probabilities are the log-softmax of the logits as the model gave them, before any rule above.
         Raises EngineError if a logit is NaN or infinite, or if the rules leave no token to choose.
@@ -59,25 +62,34 @@ class Sampler:
         best = int(logits.argmax())  # the first NaN if there is one, else the best value's lowest id
         if not (math.isfinite(logits[best]) and math.isfinite(logits.min())):
             raise EngineError(f"the model gave a NaN or infinite logit for output token {self._index}")
-        scores = self._adjusted(logits)
+        scores = self._adjusted(logits, allowed)
         token = best if scores is logits else int(scores.argmax())
         if self._params.temperature > 0:
             token = self._draw(scores, scores[token])
         wanted = self._params.logprobs
         logprobs = None if wanted is None else log_probabilities(logits, token, wanted)
+        self._count(token)
+        return token, logprobs
+
+    def skip(self, token: int) -> None:
+        """Take in a token that came without being drawn; those after it are drawn as if it had been."""
+        if self._params.temperature > 0:
+            self._uniforms.draw()
+        self._count(token)
+
+    def _count(self, token: int) -> None:
         self._counts[token] = self._counts.get(token, 0) + 1
         if self._seen is not None:
             self._seen[token] = True
         self._tail.append(token)
         self._index += 1
-        return token, logprobs
 
-    def _adjusted(self, logits: Floats) -> Floats:
-        """The logits after bias, penalties, min_tokens and bans; the same array if none applies."""
+    def _adjusted(self, logits: Floats, allowed: NDArray[np.bool_] | None) -> Floats:
+        """The logits after bias, penalties, min_tokens, bans and structure; the same array if none applies."""
         params = self._params
         neutral = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty) == (1.0, 0.0, 0.0)
         masked = self._index < params.min_tokens and self._stop.size > 0
-        if not (self._bias.size or masked or self._bans or not neutral):
+        if not (self._bias.size or masked or self._bans or not neutral or allowed is not None):
             return logits
         scores = logits.copy()
         np.add.at(scores, self._bias_ids, self._bias)
@@ -87,6 +99,10 @@ class Sampler:
             scores[self._stop[self._stop < scores.size]] = -np.inf
         if self._bans:
             self._bans.apply(scores, self._tail)
+        if allowed is not None:
+            np.copyto(scores, -np.inf, where=~allowed)
+            if masked and scores.max() == -np.inf:  # the answer can only end, too short or not
+                np.copyto(scores, logits, where=allowed)
         if not np.isfinite(scores.max()):
             raise EngineError(f"the sampling rules leave no token to choose for output token {self._index}")
         return scores

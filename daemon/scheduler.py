@@ -10,7 +10,7 @@ request always makes progress, and nothing can deadlock.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from .errors import InvalidRequestError
 from .kv_cache import BlockPool, BlockTable
 from .messages import Finished, FinishReason, Submit
 from .request import check_prompt_length
-from .sequence import Sequence
+from .sequence import NOTHING, Follow, Sequence
 from .step import Chunk, StepPlan
 from .step_rows import RowLimits, RowsLeft
 
@@ -28,14 +28,18 @@ from .step_rows import RowLimits, RowsLeft
 class Outcome:
     """What a step brought to one request: a token to send, the end, or both.
 
-    row: index of its token among those that were drawn, None if it drew none. token_id: None if the sampled token is a
-    stop token, which is not sent.
+    row: index of its token among those that were drawn; None for one that was forced, or if there is none. token_id:
+    None if there is none, or if the sampled token is a stop token, which is not sent.
     """
 
     request_id: str
     row: int | None
     token_id: int | None
     finished: Finished | None
+
+    @property
+    def has_token(self) -> bool:
+        return self.row is not None or self.token_id is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,14 +111,18 @@ class Scheduler:
         """Plan the next step. Each plan is given to `commit` or `discard` before the next one is made."""
         if self._plan is not None:
             raise RuntimeError("the last step is neither committed nor discarded")
-        num_decoders = sum(sequence.num_behind == 1 for sequence in self._running)
-        prefill_left = min(self.budget.prefill_tokens(num_decoders), self.max_step_tokens - num_decoders)
-        rows = RowsLeft(self.rows.rows - num_decoders, self.rows.states_are_rows)
+        due = [sequence.num_due for sequence in self._running if sequence.num_due]
+        forced_left = min(sum(due), self.max_step_tokens) - len(due)  # beside the one token that each stream gets
+        prefill_left = min(self.budget.prefill_tokens(len(due)), self.max_step_tokens - len(due) - forced_left)
+        rows = RowsLeft(self.rows.rows - len(due), self.rows.states_are_rows)
         chunks: list[Chunk] = []
         for sequence in self._serve_running():
-            decodes = sequence.num_behind == 1
-            count = 1 if decodes else self._share(sequence, prefill_left, rows)
-            prefill_left -= 0 if decodes else count
+            if sequence.num_due:
+                count = 1 + min(sequence.num_due - 1, forced_left)
+                forced_left -= count - 1
+            else:
+                count = self._share(sequence, prefill_left, rows)
+                prefill_left -= count
             if count:
                 chunks.append(self._chunk(sequence, count))
         while min(prefill_left, rows.rows) > 0 and (admitted := self._admit()) is not None:
@@ -125,16 +133,19 @@ class Scheduler:
         self._in_step = [self._sequences[chunk.request_id] for chunk in chunks]
         return self._plan
 
-    def commit(self, plan: StepPlan, sampled: Tokens[int], seconds: float) -> list[Outcome]:
+    def commit(
+        self, plan: StepPlan, sampled: Tokens[int], seconds: float, follows: Mapping[int, Follow] | None = None
+    ) -> list[Outcome]:
         """Take in a step that ran for `seconds`: `sampled` holds a token id per chunk with `sample`, in plan order.
 
+        follows: by the place in `sampled`, what comes after a token whatever the model says.
         Requests that were aborted meanwhile have no outcome, but what was computed for them stays in the prefix cache.
         """
         num_wanted = sum(chunk.sample for chunk in plan.chunks)
         if len(sampled) != num_wanted:
             raise RuntimeError(f"{len(sampled)} tokens were sampled for a plan that wants {num_wanted}")
         sequences = self._close_step(plan)
-        self._observe(plan, seconds)
+        self._observe(plan, sequences, seconds)
         outcomes: list[Outcome] = []
         row = -1
         for sequence, chunk in zip(sequences, plan.chunks, strict=True):
@@ -146,7 +157,7 @@ class Scheduler:
                 continue
             sequence.wish.told(sequence.num_computed)
             if chunk.sample:
-                outcomes.append(self._append(sequence, row, sampled[row]))
+                outcomes += self._append(sequence, row, sampled[row], (follows or {}).get(row, NOTHING))
             elif not sequence.num_behind:
                 outcomes.append(Outcome(sequence.request_id, None, None, self._end(sequence, "length")))
         return outcomes
@@ -191,11 +202,11 @@ class Scheduler:
         self.pool.check_integrity(sequence.table for sequence in [*self._running, *ending])
 
     def _serve_running(self) -> Iterator[Sequence]:
-        """Running sequences in order, each with room for its next token; the last ones are preempted to make room."""
+        """Running sequences in order, each with room for its known tokens; the last ones are preempted to make room."""
         i = 0
         while i < len(self._running):
             sequence = self._running[i]
-            while i < len(self._running) and not self.pool.extend(sequence.table, sequence.num_computed + 1):
+            while i < len(self._running) and not self.pool.extend(sequence.table, len(sequence.tokens)):
                 self._preempt()
             if i < len(self._running):  # else it was the last and left itself
                 yield sequence
@@ -259,11 +270,20 @@ class Scheduler:
             states=wanted if states else 0,
         )
 
-    def _append(self, sequence: Sequence, row: int, token_id: int) -> Outcome:
-        sequence.tokens.append(token_id)
-        reason, stop_token = sequence.stop_reason(self.max_context)
-        finished = None if reason is None else self._end(sequence, reason, stop_token)
-        return Outcome(sequence.request_id, row, token_id if stop_token is None else None, finished)
+    def _append(self, sequence: Sequence, row: int, sampled: int, follow: Follow) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        tokens = (sampled, *follow.tokens)
+        for i, token_id in enumerate(tokens):
+            sequence.tokens.append(token_id)
+            reason, stop_token = sequence.stop_reason(self.max_context)
+            if follow.complete and i == len(tokens) - 1 and stop_token is None:
+                reason = "stop"
+            finished = None if reason is None else self._end(sequence, reason, stop_token)
+            sent = token_id if stop_token is None else None
+            outcomes.append(Outcome(sequence.request_id, None if i else row, sent, finished))
+            if finished is not None:
+                break
+        return outcomes
 
     def _end(self, sequence: Sequence, reason: FinishReason, stop_token: int | None = None) -> Finished:
         del self._sequences[sequence.request_id]
@@ -279,6 +299,8 @@ class Scheduler:
         sequences, self._plan, self._in_step = self._in_step, None, []
         return sequences
 
-    def _observe(self, plan: StepPlan, seconds: float) -> None:
-        num_decode = sum(len(chunk.tokens) == 1 for chunk in plan.chunks)
+    def _observe(self, plan: StepPlan, sequences: Iterable[Sequence], seconds: float) -> None:
+        num_decode = sum(
+            len(chunk.tokens) for chunk, sequence in zip(plan.chunks, sequences, strict=True) if sequence.num_due
+        )
         self.budget.observe(plan.num_tokens - num_decode, num_decode, seconds)

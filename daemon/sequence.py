@@ -6,6 +6,20 @@ from .kv_cache import BlockTable
 from .messages import Finished, FinishReason, Submit, Usage
 from .step_rows import Wish
 
+MAX_FORCED = 32
+"""Tokens that a structure may append at once without asking the model, so that a step stays short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """What a token brings with it: the tokens that must come next, and whether the answer is complete after these."""
+
+    tokens: tuple[int, ...] = ()
+    complete: bool = False
+
+
+NOTHING = Follow()
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:
@@ -47,6 +61,14 @@ class Sequence:
     def draws(self) -> bool:
         """Whether a token is drawn once all known ones are computed."""
         return self.submit.sampling.max_tokens > 0
+
+    @property
+    def num_due(self) -> int:
+        """Known tokens that the next step must compute or its stream stalls: those of a sequence that decodes, after
+        its structure has forced some. None while its prompt is computed, or computed again."""
+        behind = self.num_behind
+        decodes = behind == 1 or (behind <= MAX_FORCED + 1 and self.num_computed >= self.num_prompt_tokens)
+        return behind if decodes else 0
 
     def stop_reason(self, max_context: int) -> tuple[FinishReason | None, int | None]:
         """Whether the last token ends the sequence: the reason, and the token if it is a stop token.

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...daemon.errors import InvalidRequestError
 from ...daemon.messages import Submit
 from ...daemon.request import SamplingParams
 from ..framing import OPENAI, Framing
@@ -45,10 +46,12 @@ class Conversation:
 def prepare(service: Service, wish: ChatWish, tenant: str) -> Conversation:
     """Check, render and tokenise a wish. tenant: whose prefix cache it is. Raises RequestError that names the field."""
     sampling.check_choices(service, wish.n, 1)
+    if wish.structure is not None and wish.tools and wish.tool_choice.mode != "none":
+        raise InvalidRequestError("an answer of a given form cannot call tools; leave tools out", "tools")
     prompt = prompt_ids(service, wish)
     param = "messages" if wish.max_tokens is None else wish.max_tokens_param
     max_tokens = sampling.room_for(service, prompt, wish.max_tokens, None, param)
-    params = SamplingParams(**wish.sampling, max_tokens=max_tokens)
+    params = SamplingParams(**wish.sampling, max_tokens=max_tokens, structure=wish.structure)
     readings = (ChatReading(PlainReader(), service.tokenizer) for _ in range(wish.n))
     return Conversation(
         submits=sampling.submits(service, [(prompt, params)], wish.n, tenant + wish.cache_salt, wish.priority),

@@ -5,6 +5,7 @@ from ..chat.wish import ChatWish, Thinking
 from ..service import Service
 from . import sampling
 from .schemas import ChatRequest
+from .structures import structure_of
 from .tools import read_tool_choice, read_tools
 
 _NO_EFFORT = "none"
@@ -22,6 +23,7 @@ def chat_wish(service: Service, body: ChatRequest) -> ChatWish:
         tool_choice=read_tool_choice(body.tool_choice, tools),
         parallel_tool_calls=body.parallel_tool_calls is not False,
         thinking=_thinking(body),
+        structure=structure_of(service, body),
         sampling=sampling.sampling_fields(body, service, logprobs_wanted(body)),
         max_tokens=limit,
         max_tokens_param=limit_name,

@@ -1,5 +1,6 @@
 """POST /v1/completions."""
 
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
@@ -16,6 +17,7 @@ from .endpoint import endpoint
 from .fields import FieldNotes
 from .prompts import Prompt, kept_tokens, list_prompts, read_prompt
 from .schemas import CompletionRequest
+from .structures import structure_of
 
 _DEFAULT_MAX_TOKENS = 16
 
@@ -43,7 +45,8 @@ def prepare_completion(service: Service, notes: FieldNotes, raw: bytes, tenant: 
     n = sampling.choices_per_prompt(body, service, len(values))  # before a million of them are encoded
     keep = kept_tokens(service, body.truncate_prompt_tokens, body.max_tokens)
     prompts = [read_prompt(service, value, keep) for value in values]
-    pairs = [(prompt.ids, _params(service, body, prompt, wanted)) for prompt in prompts]
+    structure = structure_of(service, body)
+    pairs = [(each.ids, replace(_params(service, body, each, wanted), structure=structure)) for each in prompts]
     return Job(
         submits=sampling.submits(service, pairs, n, tenant + (body.cache_salt or ""), body.priority),
         choices_per_prompt=n,

@@ -140,6 +140,7 @@ def submits(
             eos_token_ids=service.tokenizer.eos_ids,
             cache_salt=cache_salt,
             priority=priority or 0,
+            constraint=None if sampling.structure is None else service.structures.compile(sampling.structure),
         )
         for index, (prompt, sampling) in enumerate(children)
     )

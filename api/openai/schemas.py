@@ -67,6 +67,16 @@ class CompletionFields(BaseModel):
     stream_options: StreamOptions | None = None
     cache_salt: str | None = Field(None, min_length=1)
     priority: int | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    json_schema: dict[str, Any] | str | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    ebnf: str | None = None
 
     @property
     def include_usage(self) -> bool:

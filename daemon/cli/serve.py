@@ -221,6 +221,7 @@ def _load(
         client=assembly.engine.client,
         tokenizer=assembly.tokenizer,
         chat_template=assembly.chat_template,
+        structures=assembly.structures,
         model_id=config.model_id,
         created=assembly.created,
         metrics=assembly.engine.metrics,

@@ -17,6 +17,7 @@ from isotherm.daemon.chat_template import ChatTemplate
 from isotherm.daemon.client import EngineClient
 from isotherm.daemon.events import EventLog
 from isotherm.daemon.messages import Submit
+from isotherm.daemon.structures import Structures
 from support.scripted_engine import ByteTokenizer, ScriptedEngine, Step, says
 
 MODEL = "org/tiny-moe"
@@ -41,6 +42,7 @@ def make_service(engine: ScriptedEngine | EngineClient | list[Step] | str = "Hi"
         "client": engine,
         "tokenizer": ByteTokenizer(),
         "chat_template": ChatTemplate(TEMPLATE),
+        "structures": Structures(ByteTokenizer()),
         "model_id": MODEL,
         "created": 1_700_000_000,
         "metrics": OneLineMetrics(),
