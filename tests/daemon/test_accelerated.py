@@ -1,14 +1,19 @@
 """`serve --accelerator`: what is planned for, what is refused, and that the answers are those of the CPU alone."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from isotherm.daemon.accelerated import accelerate
 from isotherm.daemon.assembly import assemble
 from isotherm.daemon.config import ConfigError
+from isotherm.daemon.events import EventLog
 from isotherm.daemon.memory import MemoryPlanError
-from isotherm.placement.ledger import CONTEXT_BYTES, HEADROOM_BYTES
-from isotherm.placement.plan import PlanError
+from isotherm.daemon.paths import hardware_file
+from isotherm.experts.acceleration import Acceleration
+from isotherm.placement.ledger import CONTEXT_BYTES, HEADROOM_BYTES, RAM, Term
+from isotherm.placement.plan import Plan, PlanError
 from isotherm.placement.plan_file import save_plan
 from isotherm.placement.room import FitError
 from isotherm.placement.shape import CPU
@@ -65,6 +70,50 @@ def test_a_plan_that_takes_more_than_an_accelerator_has_is_refused(model: Path, 
         MemoryPlanError, match=r"of gpu0, and emulated:0 has 520 MiB; make one by.*--vram gpu0=0\.50GiB"
     ):
         assemble(given, lambda stage, done, total: None)
+
+
+def staged(plan: Plan) -> Plan:
+    """With room on accelerators for experts that prompts bring there."""
+    staging = Term("prefill staging", 1 << 20)
+    ledger = tuple(
+        account if account.device == RAM else replace(account, terms=(*account.terms, staging))
+        for account in plan.ledger
+    )
+    return replace(plan, ledger=ledger)
+
+
+def served_by(plan: Plan, model: Path, tmp_path: Path) -> tuple[dict[str, int], Acceleration]:
+    """The events of a start by the plan, and what it accelerates by."""
+    save_plan(plan, tmp_path / "plan.json")
+    given, events = config(model, CARD, context=None, plan=tmp_path / "plan.json"), EventLog()
+    made = accelerate(given, model, plan, events, lambda stage, done, total: None)
+    return events.counts(), made.acceleration(events.record)
+
+
+def test_where_nothing_was_measured_prompts_bring_no_experts(model: Path, tmp_path: Path) -> None:
+    plan = staged(plan_of(model, experts=[0, CPU] * 4))
+    events, acceleration = served_by(plan, model, tmp_path)
+    assert "prefill_not_streamed" not in events and acceleration.streaming is not None
+    hardware_file(2).unlink()
+    events, acceleration = served_by(plan, model, tmp_path)
+    assert events["prefill_not_streamed"] == 1 and acceleration.streaming is None
+
+
+def test_a_plan_without_staging_lacks_nothing_where_nothing_was_measured(model: Path, tmp_path: Path) -> None:
+    hardware_file(2).unlink()
+    events, acceleration = served_by(plan_of(model, experts=[0, CPU] * 4), model, tmp_path)
+    assert "prefill_not_streamed" not in events and acceleration.streaming is None
+
+
+@pytest.mark.parametrize(("slots", "told"), [(0, 0), (2, 1)])
+def test_slots_that_were_to_follow_each_token_are_said_to_be_static(
+    slots: int, told: int, model: Path, tmp_path: Path
+) -> None:
+    plan = plan_of(model, experts=[0, CPU] * 4)
+    first, *others = plan.layers
+    plan = replace(plan, layers=(replace(first, slots=slots), *(replace(layer, slots=0) for layer in others)))
+    events, _ = served_by(plan, model, tmp_path)
+    assert events.get("slots_are_static", 0) == told
 
 
 def test_an_accelerator_without_room_for_anything_is_refused(model: Path) -> None:
