@@ -54,6 +54,7 @@ class Accelerated:
             note=note,
             cost=HostCost(self.cost.shape, self.cost.hardware.cpu) if self.cost and self.modelled else None,
             streaming=self.cost.machine if self.cost and _is_staged(self.plan) else None,
+            free_memory=free_memory,
         )
 
     def keeper(self, runner: DecoderRunner, events: EventLog) -> AcceleratorKeeper:

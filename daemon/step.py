@@ -52,7 +52,8 @@ class Runner(Protocol):
     def execute(self, plan: StepPlan) -> NDArray[np.float32]:
         """Run one step; the logits [number of chunks with sample, vocab_size], in the order of those chunks.
 
-        The array is valid until the next call.
+        The array is valid until the next call. Raises CacheLostError where what earlier steps left in the blocks is
+        gone; another plan can be run.
         """
         ...
 

@@ -142,6 +142,20 @@ def test_layers_and_experts_on_two_accelerators_of_unequal_size(
     loaded(name, random_placement(model(name).spec, [0.5, 0.25], seed=2, dense=(0, CPU, 1, 0)), CARDS)
 
 
+def test_an_accelerator_with_layers_is_lost(model: Callable[[str], Model], loaded: Callable[..., None]) -> None:
+    @contextmanager
+    def doomed(daemon: Assembly) -> Iterator[None]:
+        card = residency_of(daemon.runner).accelerators[0]
+        card.faults.fail("launch", after=3000)  # type: ignore[attr-defined]
+        yield
+        assert {"accelerator_lost", "requests_begun_anew"} <= daemon.engine.events.counts().keys()
+        shown = daemon.accelerators.show() if daemon.accelerators else {}
+        assert [device["lost"] for device in shown["devices"]] == [True, False]
+        assert daemon.engine.stats().state == "ready"
+
+    loaded(ONE, random_placement(model(ONE).spec, [0.5, 0.25], seed=2, dense=(0, 0, 1, 0)), CARDS, doomed)
+
+
 @pytest.mark.parametrize("home", [CPU, 0])
 def test_swaps_at_every_step(
     home: int, model: Callable[[str], Model], loaded: Callable[..., None], monkeypatch: pytest.MonkeyPatch
