@@ -1,10 +1,12 @@
 """`serve --accelerator`: what is planned for, what is refused, and that the answers are those of the CPU alone."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from isotherm.daemon import named_accelerators
 from isotherm.daemon.accelerated import accelerate
 from isotherm.daemon.assembly import assemble
 from isotherm.daemon.config import ConfigError
@@ -12,14 +14,18 @@ from isotherm.daemon.events import EventLog
 from isotherm.daemon.memory import MemoryPlanError
 from isotherm.daemon.paths import hardware_file
 from isotherm.experts.acceleration import Acceleration
+from isotherm.gpu_kernels.device_spec import parse_spec
+from isotherm.placement.hardware_file import save_profile
 from isotherm.placement.ledger import CONTEXT_BYTES, HEADROOM_BYTES, RAM, Term
 from isotherm.placement.plan import Plan, PlanError
-from isotherm.placement.plan_file import save_plan
+from isotherm.placement.plan_file import load_plan, save_plan
 from isotherm.placement.room import FitError
 from isotherm.placement.shape import CPU
 from support.accelerated import CARD, answers, assembled, config, plan_of
+from support.cli import run
 from support.hybrid import residency_of
 from support.kept_machine import keep_profile
+from support.plans import with_cards
 from support.tiny import write_gguf
 
 pytestmark = pytest.mark.usefixtures("own_folders")
@@ -53,6 +59,57 @@ def test_a_plan_is_obeyed(model: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(residency_of(assembly.runner).where, [experts, [CPU] * 8])
         assert assembly.engine.client.max_context == 64
     assert answers(given) == answers(config(model))
+
+
+@pytest.mark.parametrize("names", [(CARD,), ("emulated:vram=768MiB,launch=0us,hop=0us", "emulated:number=1,vram=1GiB")])
+def test_a_plan_that_is_made_for_accelerators_by_name_is_served_on_them(
+    names: tuple[str, ...], model: Path, tmp_path: Path
+) -> None:
+    options = [argument for name in names for argument in ("--accelerator", name)]
+    made = run("plan", model, *options, "--context", 64, "--out", tmp_path / "plan.json")
+    assert made.exit_code == 0, made.output
+    plan = load_plan(tmp_path / "plan.json")
+    assert [account.budget for account in plan.ledger[1:]] == [
+        parse_spec(n.partition(":")[2]).vram_bytes for n in names
+    ]
+    assert 0 in plan.layers[0].experts
+    given = config(model, *names, context=None, plan=tmp_path / "plan.json")
+    with assembled(given) as assembly:
+        np.testing.assert_array_equal(residency_of(assembly.runner).where, [layer.experts for layer in plan.layers])
+    assert answers(given) == answers(config(model))
+
+
+@pytest.mark.parametrize("of_another", [False, True])
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("gpu7",), "'gpu7' is no accelerator; write cuda:0, or emulated:"),
+        (("emulated:", "emulated:"), "there are two of emulated:0: give one of them number=1"),
+        (("emulated:", "cuda:1"), "names cuda:1, and .* has (1|no) card$"),
+    ],
+)
+def test_no_plan_is_made_for_what_is_no_accelerator(
+    names: tuple[str, ...], told: str, of_another: bool, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine is this one, or another."""
+    profile = model.parent / "machine.json"
+    save_profile(with_cards(24 << 30), profile)
+    monkeypatch.setattr(named_accelerators, "calibrate", lambda *_: with_cards())
+    options = [argument for name in names for argument in ("--accelerator", name)]
+    made = run("plan", model, *(("--hardware", profile) if of_another else ()), *options)
+    assert made.exit_code == 2
+    assert re.search(f"--accelerator:? {told}", made.stderr.strip().replace("\n", " ")), made.stderr
+
+
+def test_a_plan_may_take_an_emulated_card_beside_one_of_another_machine(model: Path) -> None:
+    profile = model.parent / "machine.json"
+    save_profile(with_cards(24 << 30), profile)
+    given = ("--hardware", profile, "--accelerator", CARD, "--accelerator", "cuda:0")
+    for left_out, used, size in (("gpu1", "gpu0", 1 << 30), ("gpu0", "gpu1", 24 << 30)):
+        made = run("plan", model, *given, "--vram", f"{left_out}=0GiB", "--out", model.parent / "plan.json")
+        assert made.exit_code == 0, made.output
+        budgets = {account.device: account.budget for account in load_plan(model.parent / "plan.json").ledger}
+        assert (budgets[used], budgets[left_out]) == (size, 0)
 
 
 def test_a_plan_for_more_accelerators_than_are_given_is_refused(model: Path, tmp_path: Path) -> None:
