@@ -29,7 +29,7 @@ from .events import EventLog
 from .machine import default_threads, free_memory
 from .memory import GIB, MemoryPlanError
 from .named_accelerators import last_card, measured_for, with_named
-from .planning import PlanOptions, case_on, drafted, kinds_of
+from .planning import PlanOptions, case_on, drafted
 from .rebalanced import Rebalanced
 from .runner import DecoderRunner
 
@@ -100,7 +100,7 @@ def _opened(names: Sequence[str]) -> tuple[Accelerator, ...]:
 def _planned(
     config: Config, path: Path, shape: ModelShape, devices: Sequence[Accelerator], progress: Progress
 ) -> tuple[Plan, CostModel]:
-    measured = measured_for(config.accelerators, kinds_of(shape), config.threads, progress)
+    measured = measured_for(config.accelerators, shape.kinds, config.threads, progress)
     hardware = _hardware(measured, config.accelerators, devices)
     options = PlanOptions(model=path, context=config.context, kv_cache=config.kv_cache)
     case = case_on(options, shape, hardware, free_memory(), disk=False)
@@ -124,7 +124,7 @@ def _room_for(name: str) -> str:
 def _known_cost(config: Config, shape: ModelShape, devices: Sequence[Accelerator]) -> CostModel | None:
     """By what was once measured of this machine, if that is enough."""
     measured = kept_profile(config.threads or default_threads())
-    if measured is None or not set(kinds_of(shape)) <= set(measured.cpu.products):
+    if measured is None or not set(shape.kinds) <= set(measured.cpu.products):
         return None
     if len(measured.accelerators) <= last_card(config.accelerators):
         return None

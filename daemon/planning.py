@@ -1,6 +1,5 @@
 """How `isotherm plan` comes to a plan: the model's sizes, this machine or another, and what is known of its traffic."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,12 +104,12 @@ def case_of(options: PlanOptions, progress: Progress) -> Case:
 def _hardware(options: PlanOptions, shape: ModelShape, progress: Progress) -> HardwareProfile:
     if not options.accelerators:
         known = options.hardware
-        return find_profile(known) if known else this_machine(kinds_of(shape), None, progress)
+        return find_profile(known) if known else this_machine(shape.kinds, None, progress)
     from .named_accelerators import measured_for, with_named  # it imports torch
 
     if options.hardware is not None:
         return with_named(find_profile(options.hardware), options.accelerators)
-    return with_named(measured_for(options.accelerators, kinds_of(shape), None, progress), options.accelerators)
+    return with_named(measured_for(options.accelerators, shape.kinds, None, progress), options.accelerators)
 
 
 def case_on(options: PlanOptions, shape: ModelShape, hardware: HardwareProfile, ram: int, *, disk: bool) -> Case:
@@ -201,16 +200,6 @@ def _check_trace(trace: RoutingTrace, shape: ModelShape, file: Path) -> None:
             f"{file}: a trace of {len(trace.layers)} layers with {trace.num_experts} experts, {trace.top_k} of them "
             f"active, which {shape.name} has not; name a trace of that model"
         )
-
-
-def kinds_of(shape: ModelShape) -> tuple[str, ...]:
-    """The packed kinds of the matrices that tokens are multiplied by, that with the most bytes first."""
-    sizes = Counter({shape.head.kind: shape.head.nbytes})
-    for layer in shape.layers:
-        for products, count in ((layer.dense, 1), (layer.expert, layer.num_experts)):
-            for product in products:
-                sizes[product.kind] += count * product.nbytes
-    return tuple(kind for kind, _ in sizes.most_common())
 
 
 def _alternatives(options: PlanOptions, formats: Sequence[str]) -> list[Alternative]:
