@@ -17,18 +17,19 @@ from ..gpu_kernels.device_spec import Spec
 from ..gpu_kernels.devices import kernels_for, open_devices, parse_device
 from ..gpu_kernels.sizes import size_text
 from ..placement.cost import CostModel
-from ..placement.hardware import AcceleratorProfile, Estimate, HardwareProfile
+from ..placement.hardware import HardwareProfile
 from ..placement.ledger import RAM, device_name
 from ..placement.plan import Plan
 from ..placement.room import CardTooSmallError, FitError
 from ..placement.shape import ModelShape
 from .accelerator_keeper import AcceleratorKeeper
-from .calibrate import calibrate, kept_profile, this_machine
+from .calibrate import kept_profile
 from .config import Config, ConfigError
 from .events import EventLog
 from .machine import default_threads, free_memory
 from .memory import GIB, MemoryPlanError
-from .planning import PlanOptions, case_on, drafted, kinds_of
+from .named_accelerators import last_card, measured_for, with_named
+from .planning import PlanOptions, case_on, drafted
 from .rebalanced import Rebalanced
 from .runner import DecoderRunner
 
@@ -54,6 +55,7 @@ class Accelerated:
             note=note,
             cost=HostCost(self.cost.shape, self.cost.hardware.cpu) if self.cost and self.modelled else None,
             streaming=self.cost.machine if self.cost and _is_staged(self.plan) else None,
+            free_memory=free_memory,
         )
 
     def keeper(self, runner: DecoderRunner, events: EventLog) -> AcceleratorKeeper:
@@ -98,10 +100,7 @@ def _opened(names: Sequence[str]) -> tuple[Accelerator, ...]:
 def _planned(
     config: Config, path: Path, shape: ModelShape, devices: Sequence[Accelerator], progress: Progress
 ) -> tuple[Plan, CostModel]:
-    threads = config.threads or default_threads()
-    measured = this_machine(kinds_of(shape), threads, progress)
-    if len(measured.accelerators) <= _last_card(config.accelerators):  # it was put in since
-        measured = calibrate(kinds_of(shape), threads, progress)
+    measured = measured_for(config.accelerators, shape.kinds, config.threads, progress)
     hardware = _hardware(measured, config.accelerators, devices)
     options = PlanOptions(model=path, context=config.context, kv_cache=config.kv_cache)
     case = case_on(options, shape, hardware, free_memory(), disk=False)
@@ -125,42 +124,21 @@ def _room_for(name: str) -> str:
 def _known_cost(config: Config, shape: ModelShape, devices: Sequence[Accelerator]) -> CostModel | None:
     """By what was once measured of this machine, if that is enough."""
     measured = kept_profile(config.threads or default_threads())
-    if measured is None or not set(kinds_of(shape)) <= set(measured.cpu.products):
+    if measured is None or not set(shape.kinds) <= set(measured.cpu.products):
         return None
-    if len(measured.accelerators) <= _last_card(config.accelerators):
+    if len(measured.accelerators) <= last_card(config.accelerators):
         return None
     return CostModel(shape, _hardware(measured, config.accelerators, devices))
 
 
-def _last_card(names: Sequence[str]) -> int:
-    """The highest number of a card among them; -1 for none."""
-    return max((number for number in map(parse_device, names) if isinstance(number, int)), default=-1)
-
-
 def _hardware(measured: HardwareProfile, names: Sequence[str], devices: Sequence[Accelerator]) -> HardwareProfile:
-    """This machine with the accelerators that are named."""
-    profiles: list[AcceleratorProfile] = []
-    for what, device in zip(map(parse_device, names), devices, strict=True):
-        one = measured.accelerators[what] if isinstance(what, int) else profile_of(what)
-        profiles.append(replace(one, free_bytes=device.limit_bytes))
-    return replace(measured, accelerators=tuple(profiles))
-
-
-def profile_of(spec: Spec) -> AcceleratorProfile:
-    """Of an emulated accelerator: what its clock goes by, without any spread."""
-    return AcceleratorProfile(
-        name=spec.name,
-        vram_bytes=spec.vram_bytes,
-        free_bytes=spec.vram_bytes,
-        read_gb_s=Estimate(spec.read_gb_s),
-        tflops={kind: Estimate(tflops) for kind, tflops in spec.tflops.items()},
-        launch_us=Estimate(spec.launch_us),
-        hop_us=Estimate(spec.hop_us),
-        to_gb_s=Estimate(spec.to_gb_s),
-        from_gb_s=Estimate(spec.from_gb_s),
-        to_unpinned_gb_s=Estimate(spec.to_gb_s),
-        from_unpinned_gb_s=Estimate(spec.from_gb_s),
-    )
+    """This machine with the accelerators that are named, and what is free of each."""
+    machine = with_named(measured, names)
+    profiles = [
+        replace(profile, free_bytes=device.limit_bytes)
+        for profile, device in zip(machine.accelerators, devices, strict=True)
+    ]
+    return replace(machine, accelerators=tuple(profiles))
 
 
 def _is_staged(plan: Plan) -> bool:

@@ -1,6 +1,7 @@
 """AcceleratorKeeper: gives memory of accelerators back and takes it again, and knows how they are used."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,9 +52,8 @@ class AcceleratorKeeper:
 
     def placement(self) -> Placement:
         """Where everything lies, after the last step. Any thread may ask."""
-        planned = self._plan.placement
         experts = tuple(where.copy() for where in self._residency.where)
-        return Placement(dense=planned.dense, experts=experts, embed=planned.embed, head=planned.head)
+        return replace(self._executor.placement, experts=experts)
 
     def between_steps(self, plan: StepPlan | None) -> float | None:
         if plan is not None:
@@ -156,6 +156,7 @@ class AcceleratorKeeper:
                     experts=int(counts[number + 1]),
                     hits=int(hits[number + 1]),
                     growing=self._room.grows(number),
+                    lost=number in self._executor.lost,
                 )
                 for number, accelerator in enumerate(self._accelerators)
             ),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class DeviceStats:
     """device: as plans name it; name: as it was opened by. Sizes in bytes: what may be used, what is, and what of that
     the slots of experts take. experts: how many are there; hits: choices of decoded tokens that found theirs there.
-    growing: more are being brought."""
+    growing: more are being brought. lost: it has failed, and is done without until the daemon is started again."""
 
     device: str
     name: str
@@ -17,6 +17,7 @@ class DeviceStats:
     experts: int
     hits: int
     growing: bool
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,4 +71,5 @@ class AcceleratorStatus:
 
 
 def _same(one: Placement, other: Placement) -> bool:
-    return all(map(np.array_equal, one.experts, other.experts))
+    parts = [(where.dense, where.embed, where.head) for where in (one, other)]
+    return parts[0] == parts[1] and all(map(np.array_equal, one.experts, other.experts))

@@ -12,8 +12,6 @@ from ..cpu_kernels.features import host_tier
 from ..cpu_kernels.seating import Seating
 from ..cpu_kernels.topology import read_topology
 from ..experts.formats import FORMATS
-from ..experts.model import Model
-from ..experts.pack import VECTOR, slots_of
 from ..experts.progress import Progress
 from ..gpu_kernels.measure import CardSamples, measure_cards
 from ..placement.fit import estimate
@@ -30,15 +28,6 @@ _BUSY = " while other programs ran; calibrate again when the machine is quiet"
 _CALM = 0.1  # spread of products in cache on a quiet machine; it was 0.01 to 0.05
 
 COMMON_KINDS = tuple(dict.fromkeys(("q4", *(row.packed for row in FORMATS.values()))))
-
-
-def kinds_of(model: Model) -> tuple[str, ...]:
-    """The packed kinds of a model's matrices, that with the most bytes first."""
-    sizes: dict[str, int] = {}
-    for slot in slots_of(model):
-        if slot.kind != VECTOR:
-            sizes[slot.kind] = sizes.get(slot.kind, 0) + slot.nbytes
-    return tuple(sorted(sizes, key=lambda kind: -sizes[kind]))
 
 
 def this_machine(kinds: Collection[str], threads: int | None, progress: Progress) -> HardwareProfile:

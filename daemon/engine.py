@@ -2,7 +2,7 @@
 
 Whatever fails, each accepted request ends in exactly one terminal message. A failed step fails the requests in it, a
 failed sampler its own request; the loop goes on. Several failed steps in a row fail the engine: it refuses new requests
-and says why.
+and says why. Keys and values that are lost are computed anew, and fail nobody.
 """
 
 import logging
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ..experts.errors import CacheLostError
 from .attendants import Attendant, Attendants
 from .client import EngineClient
 from .errors import EngineError, RequestError
@@ -219,6 +220,9 @@ class Engine:
             self._requests[chunk.request_id].timer.scheduled(started)
         try:
             logits, states = self._execute(plan)
+        except CacheLostError as error:
+            self._begin_anew(plan, error)
+            return
         except Exception as error:
             self._fail_step(plan, error)
             return
@@ -311,6 +315,13 @@ class Engine:
         self._scheduler.discard(plan)
         if self._failures >= self._max_failures:
             self._give_up(f"{self._failures} steps in a row failed, the last with: {error}")
+
+    def _begin_anew(self, plan: StepPlan, error: CacheLostError) -> None:
+        """Nobody fails: all tokens are known, and those of a running request are computed again like a prompt."""
+        self._scheduler.discard(plan)
+        count = self._scheduler.begin_anew()
+        detail = f"{error}; the keys and values of {count} requests are computed anew"
+        self.events.record("requests_begun_anew", detail)
 
     def _fail(self, request_id: str, error: EngineError) -> None:
         finished = self._scheduler.abort(request_id)

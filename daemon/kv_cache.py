@@ -151,6 +151,13 @@ class BlockPool:
         table.blocks.clear()
         table.num_registered = 0
 
+    def forget(self) -> None:
+        """What the blocks hold is gone: none can be found any more. Nobody may use one."""
+        if self.num_free < self.num_blocks:
+            raise RuntimeError(f"{self.num_blocks - self.num_free} blocks are in use and cannot be forgotten")
+        self._cached = [None] * self.num_blocks
+        self._index.clear()
+
     def check_integrity(self, tables: Iterable[BlockTable]) -> None:
         """Compare the books with the tables of all users. Raises RuntimeError with the numbers."""
         owners = Counter(block for table in tables for block in table.blocks)

@@ -1,6 +1,5 @@
 """How `isotherm plan` comes to a plan: the model's sizes, this machine or another, and what is known of its traffic."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,8 +38,8 @@ class PlanOptions:
     """What `isotherm plan` was told. vram: bytes by the number of an accelerator, else all that is free of each.
 
     context: tokens of prompt and answer together, which decode is then predicted at the end of; None is what `serve`
-    takes, with decode predicted for a short text. hardware: a name or a file; None is this machine. trace: a file; None
-    is the model's own, if there is one.
+    takes, with decode predicted for a short text. hardware: a name or a file; None is this machine. accelerators: by
+    name, in place of those that it has. trace: a file; None is the model's own, if there is one.
     """
 
     model: Path
@@ -48,6 +47,7 @@ class PlanOptions:
     context: int | None = None
     streams: int = 1
     hardware: str | None = None
+    accelerators: tuple[str, ...] = ()
     trace: Path | None = None
     kv_cache: KvCache = _DEFAULT.kv_cache
     weight_format: str | None = None
@@ -95,11 +95,21 @@ def case_of(options: PlanOptions, progress: Progress) -> Case:
     model does not fit into the RAM of a machine without accelerators.
     """
     shape = outline(options.model, options.kv_cache, options.weight_format)
-    if options.hardware is None:
-        hardware = this_machine(kinds_of(shape), None, progress)
-        return case_on(options, shape, hardware, free_memory(), disk=False)  # here no weights are served from disk
-    hardware = find_profile(options.hardware)
+    hardware = _hardware(options, shape, progress)
+    if options.hardware is None:  # here no weights are served from disk
+        return case_on(options, shape, hardware, free_memory(), disk=False)
     return case_on(options, shape, hardware, hardware.cpu.free_bytes, disk=hardware.ssd_read_gb_s.value > 0)
+
+
+def _hardware(options: PlanOptions, shape: ModelShape, progress: Progress) -> HardwareProfile:
+    if not options.accelerators:
+        known = options.hardware
+        return find_profile(known) if known else this_machine(shape.kinds, None, progress)
+    from .named_accelerators import measured_for, with_named  # it imports torch
+
+    if options.hardware is not None:
+        return with_named(find_profile(options.hardware), options.accelerators)
+    return with_named(measured_for(options.accelerators, shape.kinds, None, progress), options.accelerators)
 
 
 def case_on(options: PlanOptions, shape: ModelShape, hardware: HardwareProfile, ram: int, *, disk: bool) -> Case:
@@ -190,16 +200,6 @@ def _check_trace(trace: RoutingTrace, shape: ModelShape, file: Path) -> None:
             f"{file}: a trace of {len(trace.layers)} layers with {trace.num_experts} experts, {trace.top_k} of them "
             f"active, which {shape.name} has not; name a trace of that model"
         )
-
-
-def kinds_of(shape: ModelShape) -> tuple[str, ...]:
-    """The packed kinds of the matrices that tokens are multiplied by, that with the most bytes first."""
-    sizes = Counter({shape.head.kind: shape.head.nbytes})
-    for layer in shape.layers:
-        for products, count in ((layer.dense, 1), (layer.expert, layer.num_experts)):
-            for product in products:
-                sizes[product.kind] += count * product.nbytes
-    return tuple(kind for kind, _ in sizes.most_common())
 
 
 def _alternatives(options: PlanOptions, formats: Sequence[str]) -> list[Alternative]:

@@ -168,6 +168,15 @@ class Scheduler:
             if sequence.ended:
                 self.pool.release(sequence.table)
 
+    def begin_anew(self) -> int:
+        """Keys and values of all sequences are lost: have them computed again, as after a preemption. How many. No step
+        may be under way."""
+        num_running = len(self._running)
+        while self._running:
+            self._preempt()
+        self.pool.forget()
+        return num_running
+
     def abort(self, request_id: str, reason: FinishReason = "abort") -> Finished | None:
         """End a request in any state; None if it has ended before. `reason` "stop": its text has met a stop string.
 

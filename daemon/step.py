@@ -60,7 +60,8 @@ class Runner(Protocol):
     def execute(self, plan: StepPlan) -> NDArray[np.float32]:
         """Run one step; the logits [sum of the chunks' rows, vocab_size], chunk by chunk.
 
-        The array is valid until the next call.
+        The array is valid until the next call. Raises CacheLostError where what earlier steps left in the blocks is
+        gone; another plan can be run.
         """
         ...
 

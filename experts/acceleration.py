@@ -28,6 +28,7 @@ class Acceleration:
 
     `note(name, detail)` is told what had to be given up; cost: how long the CPU should take, for a modelled clock.
     streaming: the machine by whose cost model experts of the CPU are brought to accelerators for a chunk of a prompt.
+    free_memory: bytes of RAM that can still be taken, for layers of an accelerator that is lost; None for enough.
     """
 
     accelerators: Sequence[Accelerator]
@@ -36,6 +37,7 @@ class Acceleration:
     note: Note | None = None
     cost: HostCost | None = None
     streaming: Machine | None = None
+    free_memory: Callable[[], int] | None = None
 
     def memory(self, rows: int, row_bytes: int) -> NDArray[np.uint8]:
         """Zeroed memory of the host that copies reach without a detour: uint8 [rows, row_bytes]."""

@@ -69,6 +69,11 @@ class DeviceExperts:
         self._told = accelerator.pinned((_HEAD + 2 * _lines(pairs),), torch.int32)
         self._memory = memory
 
+    @property
+    def layers(self) -> frozenset[int]:
+        """Whose experts may lie there."""
+        return frozenset(self._forms)
+
     def start(
         self,
         layer: int,

@@ -5,6 +5,8 @@ ModelError(ValueError)            the model cannot be served; the text names the
 ├── UnsupportedModelError         a sound file that asks for what is not implemented: architecture, format, rope scaling
 ├── KernelError                   this machine computes the model wrongly, by whatever kernel
 └── DeviceFullError               what shall lie on an accelerator does not fit into its memory
+
+CacheLostError(RuntimeError)      not of the model: keys and values that steps had left are gone
 """
 
 from pathlib import Path
@@ -34,3 +36,8 @@ class KernelError(ModelError):
 
 class DeviceFullError(ModelError):
     """An accelerator has too little memory for its part of a placement. Nothing was taken of it."""
+
+
+class CacheLostError(RuntimeError):
+    """The keys and values of earlier steps are gone, for all sequences. The runner can go on: with sequences that are
+    computed from their first token on."""

@@ -16,6 +16,7 @@ from .cpu_ops import CpuOps
 from .decoder import record
 from .device_experts import DeviceExperts
 from .device_ops import DeviceOps
+from .errors import CacheLostError
 from .handover import Handover
 from .host_cost import Part
 from .hybrid_ops import Devices, HybridOps
@@ -33,7 +34,8 @@ if TYPE_CHECKING:  # it imports this
 
 class HybridExecutor:
     """An executor (see `executor.Executor`). residency, room: may be changed between steps. started: when the last one
-    was, on the accelerators' clock.
+    was, on the accelerators' clock. placement: what lies where; of experts only at first. lost: accelerators that have
+    failed and are done without.
 
     Raises DeviceFullError where the placement does not fit, before a weight is read.
     """
@@ -47,7 +49,9 @@ class HybridExecutor:
         team: Team,
         acceleration: "Acceleration",
     ) -> None:
-        self._placement, self._note, cost = acceleration.placement, acceleration.note, acceleration.cost
+        self.placement, self._note, cost = acceleration.placement, acceleration.note, acceleration.cost
+        self._free_memory = acceleration.free_memory
+        self.lost: frozenset[int] = frozenset()
         self.residency = Residency(weights, spec.num_layers, acceleration.accelerators)
         self._spec, self._ops, self._inputs, self._team = spec, ops, inputs, team
         self._devices = Devices(clock=HostClock(self.residency.accelerators[0], cost) if cost else None)
@@ -55,12 +59,12 @@ class HybridExecutor:
         try:
             for number, one in enumerate(acceleration.kernels):
                 self._take(number, one, weights, streaming=acceleration.streaming is not None)
-            self.residency.place(self._placement)
+            self.residency.place(self.placement)
             self.room = ResidentRoom(self.residency, weights)
             for home in self._devices.homes.values():
                 home.load()
             if acceleration.streaming:
-                self._streams = Streams.of(acceleration.streaming, weights, self.residency, self._placement, self._note)
+                self._streams = Streams.of(acceleration.streaming, weights, self.residency, self.placement, self._note)
                 for number, experts in self._devices.experts.items():
                     experts.staging = self._streams.cards.get(number)
         except BaseException:
@@ -71,7 +75,7 @@ class HybridExecutor:
 
     def _take(self, number: int, kernels: Kernels, weights: PackedWeights, *, streaming: bool) -> None:
         """Take the memory of an accelerator for what it has to do."""
-        placement, spec, accelerator = self._placement, self._spec, self.residency.accelerators[number]
+        placement, spec, accelerator = self.placement, self._spec, self.residency.accelerators[number]
         dense = tuple(layer for layer, device in enumerate(placement.dense) if device == number)
         places = {"embed": placement.embed, "head": placement.head}
         ends = tuple(name for name, device in places.items() if device == number)
@@ -96,7 +100,7 @@ class HybridExecutor:
 
     def _recorded(self, streams: Streams | None) -> HybridOps:
         ops = HybridOps(
-            self._spec, self._ops, self._inputs, self._team, self.residency, self._placement, self._devices, streams
+            self._spec, self._ops, self._inputs, self._team, self.residency, self.placement, self._devices, streams
         )
         record(self._spec, ops)
         return ops
@@ -123,8 +127,9 @@ class HybridExecutor:
         """An accelerator that fails meanwhile is given up, one whose memory runs out gives a part of its experts back,
         and the step begins again.
 
-        Raises DeviceLostError if one fails that has dense parts of layers, and so a part of the KV cache;
-        DeviceMemoryError where there are no experts left to give back.
+        Raises CacheLostError if one was given up that had dense parts of layers, and so a part of the KV cache;
+        DeviceLostError if RAM has no room for what such a one had; DeviceMemoryError where there are no experts left to
+        give back.
         """
         self.started = self.residency.accelerators[0].now()
         while True:
@@ -158,7 +163,7 @@ class HybridExecutor:
         """Fetch what accelerators have left of the step, and wait for them."""
         for number, home in self._devices.homes.items():
             home.accelerator.wait("from", home.accelerator.record("compute"))
-            if number == self._placement.head and home.rows:
+            if number == self.placement.head and home.rows:
                 home.accelerator.copy(self._logits[: home.rows], home.buffers.logits[: home.rows], "from")
             home.accelerator.synchronise(home.accelerator.record("from"))
         for mixture in recorded.mixtures:
@@ -167,19 +172,60 @@ class HybridExecutor:
             self._devices.clock.charge((Part("step"),), self._inputs)
 
     def _give_up(self, error: DeviceLostError) -> None:
-        """Do without the accelerators that failed. Raises the error if it is of none that can be done without."""
-        lost = [number for number in {*self._devices.experts, *self._devices.homes} if self._is_lost(number)]
-        if not lost or any(number in self._devices.homes for number in lost):
+        """Do without the accelerators that failed; what they had is the CPU's from now on. Raises what `run` does, and
+        the error if it is of none of them."""
+        lost = {number for number in {*self._devices.experts, *self._devices.homes} if self._is_lost(number)}
+        if not lost:
             raise error
-        for number in lost:
-            self.residency.drop(number)
-            self.room.forget(number)
-            self._devices.experts.pop(number).close()
-            if self._streams:
-                self._streams.drop(number)
+        layers, given_back = sum(dense in lost for dense in self.placement.dense), self.residency.given_back_bytes
+        for number in sorted(lost):
+            self._drop(number)
+        caches = self._ops.cache.nbytes // self._spec.num_layers * layers
+        if layers and self._free_memory:
+            needed, free = caches + given_back - self.residency.given_back_bytes, self._free_memory()
+            if needed > free:
+                sizes = f"{size_text(needed)} of RAM, and {size_text(free)} are free"
+                raise DeviceLostError(f"{error}; what it had would take {sizes}") from error
+        self._do_without(lost, f"{error}; the CPU computes what lay there")
+        if layers:
+            raise CacheLostError(str(error)) from error
+
+    def _drop(self, number: int) -> None:
+        """Give back what an accelerator had of experts."""
+        self.residency.drop(number)
+        self.room.forget(number)
+        experts = self._devices.experts.pop(number, None)
+        if experts:
+            experts.close()
+        if self._streams:
+            self._streams.drop(number)
+
+    def _do_without(self, lost: set[int], told: str) -> None:
+        """lost: were dropped. told: in words."""
+        for number in lost & self._devices.homes.keys():
+            self._devices.homes.pop(number).close()
+        self.lost, self.placement = self.lost | lost, self.placement.without(lost)
+        self._stop_streaming()
         self._record()
         if self._note:
-            self._note("accelerator_lost", f"{error}; the CPU computes its experts")
+            self._note("accelerator_lost", told)
+
+    def _stop_streaming(self) -> None:
+        """To accelerators that were not made for experts of layers that are the CPU's now."""
+        if self._streams is None:
+            return
+        streams, kinds = self._streams, enumerate(zip(self.placement.dense, self._spec.moe_layers, strict=True))
+        own = {layer for layer, (dense, is_moe) in kinds if dense == CPU and is_moe}
+        for number in tuple(streams.cards):
+            experts = self._devices.experts.get(number)
+            if experts and own <= experts.layers:
+                continue
+            streams.drop(number)
+            if experts:
+                experts.staging = None
+            if self._note:
+                name = self.residency.accelerators[number].name
+                self._note("streaming_off", f"{name} has no buffers for experts of layers that are the CPU's now")
 
     def _is_lost(self, number: int) -> bool:
         try:

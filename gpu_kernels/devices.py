@@ -53,13 +53,17 @@ def open_devices(whats: Sequence[str | Spec]) -> tuple[Accelerator, ...]:
     one name."""
     clock = Clock()
     devices = tuple(open_device(what, clock=clock) for what in whats)
-    names = [device.name for device in devices]
+    check_names([device.name for device in devices])
+    return devices
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raises DeviceError for two devices that have one name."""
     free = next(number for number in count() if f"{EMULATED}:{number}" not in names)
     for name in names:
         if names.count(name) > 1:
             remedy = f"give one of them number={free}" if name.startswith(EMULATED) else "name each card once"
             raise DeviceError(f"there are two of {name}: {remedy}")
-    return devices
 
 
 def kernels_for(device: Accelerator, note: Callable[[str, str], None]) -> Kernels:

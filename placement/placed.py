@@ -1,5 +1,6 @@
 """Where a model's parts lie, what traffic it serves, and what speed is predicted of that."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Self
 
@@ -26,6 +27,13 @@ class Placement:
     def on_cpu(cls, shape: ModelShape) -> Self:
         experts = tuple(np.full(layer.num_experts, CPU, np.int8) for layer in shape.layers)
         return cls(dense=(CPU,) * len(shape.layers), experts=experts, embed=CPU, head=CPU)
+
+    def without(self, devices: Collection[int]) -> "Placement":
+        """The same with what lies on these devices on the CPU."""
+        embed, head, *dense = (CPU if at in devices else at for at in (self.embed, self.head, *self.dense))
+        gone = np.array(sorted(devices), np.int8)
+        experts = tuple(np.where(np.isin(own, gone), np.int8(CPU), own) for own in self.experts)
+        return Placement(dense=tuple(dense), experts=experts, embed=embed, head=head)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """ModelShape: what placement needs to know of a model: sizes and bytes, no weights."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 CPU = -1  # the device number of the host; accelerators count from 0
@@ -93,3 +94,13 @@ class ModelShape:
     def moe_layers(self) -> tuple[int, ...]:
         """The numbers of the layers with experts."""
         return tuple(number for number, layer in enumerate(self.layers) if layer.num_experts)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The packed kinds of the matrices that tokens are multiplied by, that with the most bytes first."""
+        sizes = Counter({self.head.kind: self.head.nbytes})
+        for layer in self.layers:
+            for products, count in ((layer.dense, 1), (layer.expert, layer.num_experts)):
+                for product in products:
+                    sizes[product.kind] += count * product.nbytes
+        return tuple(kind for kind, _ in sizes.most_common())

@@ -8,6 +8,9 @@ def accelerator_rows(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Names and texts, of what /admin/status tells of them."""
     for device in data["devices"]:
         growing = ", more are coming" if device["growing"] else ""
+        if device["lost"]:
+            yield device["device"], f"{device['name']} has failed and is done without; start the daemon again to use it"
+            continue
         yield (
             device["device"],
             f"{device['name']}, {_gib(device['used_bytes'])} of {_gib(device['limit_bytes'])} in use, "

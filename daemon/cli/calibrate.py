@@ -78,12 +78,13 @@ def _named(name: str) -> "HardwareProfile":
 
 
 def _measured(model: Path | None, threads: int | None) -> "HardwareProfile":
-    from ...experts.model import open_model
-    from ..calibrate import COMMON_KINDS, calibrate, kinds_of
+    from ...experts.outline import outline
+    from ..calibrate import COMMON_KINDS, calibrate
+    from ..config import Config
     from ..machine import default_threads
 
     with refusals(), progress_bars() as report:
-        kinds = COMMON_KINDS if model is None else kinds_of(open_model(model))
+        kinds = COMMON_KINDS if model is None else outline(model, Config().kv_cache).kinds
         return calibrate(kinds, threads or default_threads(), report)
 
 

@@ -8,6 +8,15 @@ import typer
 from ...cpu_kernels.kv_layout import KvCache
 from .output import ExitCode, fail
 
+AcceleratorNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accelerator",
+        help="A graphics card to use, such as cuda:0, or emulated:vram=2GiB,link=16GBps; several times for several.",
+        metavar="NAME",
+        show_default=False,
+    ),
+]
 KvKind = Annotated[
     str, typer.Option("--kv-cache", help="Numbers of the KV cache: int16, int8, f16, bf16, f32.", metavar="KIND")
 ]

@@ -10,7 +10,7 @@ import typer
 
 from ..config import Config
 from .default_command import DefaultCommand
-from .model_options import KvKind, Trace, kv_kind
+from .model_options import AcceleratorNames, KvKind, Trace, kv_kind
 from .output import ExitCode, fail, out, refusals
 from .progress import progress_bars
 from .sizes import bytes_of
@@ -65,6 +65,7 @@ def make(
     context: Context = None,
     streams: Annotated[int, typer.Option(help="How many streams decode at the same time.")] = 1,
     hardware: Hardware = None,
+    accelerator: AcceleratorNames = None,
     trace: Trace = None,
     kv_cache: KvKind = _DEFAULT.kv_cache,
     weight_format: WeightFormat = None,
@@ -76,6 +77,8 @@ def make(
     Example: isotherm plan model.gguf --context 8192 --streams 4
 
     Example: isotherm plan model.gguf --hardware FILE --vram gpu0=20GiB --out plan.json
+
+    Example: isotherm plan model.gguf --accelerator emulated:vram=2GiB,link=16GBps
 
     Example: isotherm plan diff before.json after.json
     """
@@ -92,6 +95,7 @@ def make(
             context=context,
             streams=streams,
             hardware=hardware,
+            accelerators=tuple(accelerator or ()),
             trace=trace,
             kv_cache=kind,
             weight_format=None if weight_format is None else weight_format.upper(),

@@ -26,7 +26,7 @@ from ..paths import log_file
 from ..state import DaemonState, own_start, read_state, remove_state, write_state
 from .address import BindError, bind, is_local
 from .background import detach, hints, wait_until_ready
-from .model_options import KvKind
+from .model_options import AcceleratorNames, KvKind
 from .output import ExitCode, err, fail, refusals
 from .program import program
 from .progress import progress_bars, stage_lines
@@ -77,15 +77,6 @@ PlanFile = Annotated[
     Path | None,
     typer.Option(
         "--plan", help="Serve as a plan says that isotherm plan --out wrote.", metavar="FILE", show_default=False
-    ),
-]
-AcceleratorNames = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--accelerator",
-        help="A graphics card to use, such as cuda:0, or emulated:vram=2GiB,link=16GBps; several times for several.",
-        metavar="NAME",
-        show_default="none",
     ),
 ]
 Keys = Annotated[

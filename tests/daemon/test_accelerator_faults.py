@@ -7,6 +7,7 @@ import pytest
 from isotherm.daemon.errors import EngineError
 from isotherm.daemon.messages import Failed
 from isotherm.experts.model import Model, open_model
+from isotherm.placement.placed import Placement
 from isotherm.placement.rebalance import Swap
 from isotherm.placement.shape import CPU
 from support.engine_runs import assert_nothing_left, messages_of
@@ -82,21 +83,67 @@ def test_memory_that_others_take_disturbs_no_swap(model: Model, tmp_path: Path) 
         served.residency.check_integrity()
 
 
+def split(model: Model, dense: tuple[int, ...]) -> Placement:
+    """Half of the second layer's experts on the first accelerator, and dense parts where they are told to be."""
+    experts = [np.full(EXPERTS, CPU, np.int8), np.arange(EXPERTS, dtype=np.int8) % 2 - 1]
+    return placed(model.spec, experts, dense)
+
+
 @pytest.mark.parametrize("kind", ["copy", "launch", "hang"])
-def test_a_device_with_parts_of_layers_takes_its_requests_down_and_says_so(
+@pytest.mark.parametrize("dense", [(CPU, CPU, 0, CPU), (1, 0, 1, 0)])
+def test_the_layers_of_a_lost_device_are_computed_by_the_cpu(
+    dense: tuple[int, ...], kind: str, model: Model, expected: list[list[int]], tmp_path: Path
+) -> None:
+    """Keys and values are lost with it, so what ran is computed anew."""
+    cards = emulated(8 * MIB, 4 * MIB, late=7)
+    with rebalanced(model, cards, tmp_path / "h.json", split(model, dense)) as served:
+        cards[0].faults.fail(kind, after=60)  # type: ignore[arg-type]
+        assert ask(served.client, TOPICS[0], COUNT, TOKENS) == expected
+        assert served.events.counts() == {"accelerator_lost": 1, "requests_begun_anew": 1}
+        assert all("emulated:0" in event.detail for event in served.events.recent())
+        assert cards[0].used_bytes == 0
+        assert served.residency.where[1].tolist() == [CPU] * EXPERTS
+        assert ask(served.client, TOPICS[0], COUNT, TOKENS) == expected
+        assert_nothing_left(served.engine)
+        stats = served.client.stats()
+        assert (stats.state, stats.failed_steps) == ("ready", 0) and stats.preemptions > 0
+
+
+def test_one_device_after_the_other_may_be_lost(model: Model, expected: list[list[int]], tmp_path: Path) -> None:
+    cards = emulated(8 * MIB, 4 * MIB, late=7)
+    with rebalanced(model, cards, tmp_path / "h.json", split(model, (1, 0, 1, 0))) as served:
+        for card in reversed(cards):
+            card.faults.fail("launch", after=60)
+            assert ask(served.client, TOPICS[0], COUNT, TOKENS) == expected
+        assert served.events.counts() == {"accelerator_lost": 2, "requests_begun_anew": 2}
+        assert ask(served.client, TOPICS[0], COUNT, TOKENS) == expected
+        assert [card.used_bytes for card in cards] == [0, 0]
+
+
+def test_nothing_is_computed_anew_where_no_keys_were_lost(
+    model: Model, expected: list[list[int]], tmp_path: Path
+) -> None:
+    """The device had the embedding and the head."""
+    cards = emulated(8 * MIB, late=7)
+    with rebalanced(model, cards, tmp_path / "h.json", split(model, (0, CPU, CPU, 0))) as served:
+        cards[0].faults.fail("launch", after=60)
+        assert ask(served.client, TOPICS[0], COUNT, TOKENS) == expected
+        assert served.events.counts() == {"accelerator_lost": 1}
+        assert served.client.stats().preemptions == 0
+
+
+@pytest.mark.parametrize("kind", ["copy", "launch", "hang"])
+def test_where_ram_has_no_room_for_its_layers_a_lost_device_ends_the_engine(
     kind: str, model: Model, tmp_path: Path
 ) -> None:
-    """Keys and values are lost with it, so these requests cannot go on; nor can the engine, as its state says."""
-    experts = [np.full(EXPERTS, CPU, np.int8)] * 2
-    experts[1] = np.arange(EXPERTS, dtype=np.int8) % 2 - 1
-    planned = placed(model.spec, experts, dense=(CPU, CPU, 0, CPU))
     cards = emulated(8 * MIB, late=7)
-    with rebalanced(model, cards, tmp_path / "h.json", planned) as served:
+    with rebalanced(model, cards, tmp_path / "h.json", split(model, (CPU, CPU, 0, CPU)), lambda: 1000) as served:
         cards[0].faults.fail(kind, after=60)  # type: ignore[arg-type]
         mailboxes = [served.client.submit(question(f"r{n}", TOPICS[0], 40)) for n in range(COUNT)]
         for mailbox in mailboxes:
             end = messages_of(mailbox)[-1]
-            assert isinstance(end, Failed) and isinstance(end.error, EngineError) and "emulated:0" in str(end.error)
+            assert isinstance(end, Failed) and isinstance(end.error, EngineError)
+            assert "emulated:0" in str(end.error) and "of RAM, and 1000 bytes are free" in str(end.error)
         for n in range(3):
             try:
                 end = messages_of(served.client.submit(question(f"s{n}", TOPICS[1], 4)))[-1]

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from isotherm import __version__
 from isotherm.daemon import calibrate
-from isotherm.daemon.calibrate import COMMON_KINDS, kept_profile, kinds_of, this_machine
+from isotherm.daemon.calibrate import COMMON_KINDS, kept_profile, this_machine
 from isotherm.daemon.cli.output import ExitCode
 from isotherm.daemon.machine import cpu_name
 from isotherm.daemon.paths import hardware_file
 from isotherm.experts.formats import FORMATS
-from isotherm.experts.model import open_model
+from isotherm.experts.outline import outline
 from isotherm.placement.hardware_catalogue import nominal_names, nominal_profile
 from isotherm.placement.hardware_file import load_profile, save_profile
 from support.cli import run
@@ -129,7 +129,7 @@ def test_all_kinds_that_formats_are_packed_into_are_common() -> None:
 
 def test_the_kinds_of_a_model_come_by_their_bytes(tmp_path: Path) -> None:
     write_gguf(tmp_path / "tiny.gguf", "qwen3_moe", "Q8_0")
-    kinds = kinds_of(open_model(tmp_path / "tiny.gguf"))
+    kinds = outline(tmp_path / "tiny.gguf", "int16").kinds
     assert kinds[0] == "q8"
     assert "f32" in kinds
 
@@ -152,7 +152,7 @@ def test_the_command_writes_what_it_shows_as_json(tmp_path: Path) -> None:
 def test_a_model_narrows_what_is_measured(measurer: Measurer, tmp_path: Path) -> None:
     write_gguf(tmp_path / "tiny.gguf", "qwen3_moe", "Q8_0")
     assert run("calibrate", tmp_path / "tiny.gguf", "--threads", 2).exit_code == 0
-    assert measurer.asked == [kinds_of(open_model(tmp_path / "tiny.gguf"))]
+    assert measurer.asked == [outline(tmp_path / "tiny.gguf", "int16").kinds]
 
 
 def test_nominal_profiles_are_listed_and_shown() -> None:

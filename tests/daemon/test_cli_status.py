@@ -70,7 +70,10 @@ def test_status_shows_accelerators_and_the_foretold_beside_the_measured() -> Non
     device = {"device": "gpu0", "name": "cuda:0", "limit_bytes": 2**30, "used_bytes": 2**29, "expert_bytes": 2**28}
     rate = {"value": 20.0, "low": 18.0, "high": 22.0}
     accelerators = {
-        "devices": [device | {"experts": 12, "hits": 30, "growing": True}],
+        "devices": [
+            device | {"experts": 12, "hits": 30, "growing": True, "lost": False},
+            device | {"device": "gpu1", "name": "cuda:1", "experts": 0, "hits": 0, "growing": False, "lost": True},
+        ],
         "ram": {"experts": 4, "hits": 10, "given_back_bytes": 2**27},
         "hit_rate": 0.75,
         "predicted": {
@@ -89,7 +92,8 @@ def test_status_shows_accelerators_and_the_foretold_beside_the_measured() -> Non
     for words in (
         "gpu0 cuda:0, 0.50 GiB of 1.00 GiB in use, 12 experts in 0.25 GiB, more are coming",
         "experts 4 in RAM, 0.12 GiB given back to the system; 75.0% of the choices",
-        "found theirs on an accelerator: 75.0% on gpu0",
+        "gpu1 cuda:1 has failed and is done without; start the daemon again to use it",
+        "found theirs on an accelerator: 75.0% on gpu0, 0.0% on gpu1",
         "prediction decode 20.0 tokens/s, measured 19.1; prefill not known, measured nothing yet",
         "(where experts lie now, for 1 stream after 512 tokens and a prompt of 256)",
     ):

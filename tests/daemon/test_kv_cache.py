@@ -27,6 +27,18 @@ def test_a_released_prefix_is_found_again() -> None:
     assert pool.match_prefix(BlockTable([1, 2, 3, 4, 9], "")) == blocks
 
 
+def test_what_is_forgotten_is_not_found_again() -> None:
+    pool = BlockPool(8, 2)
+    table = filled(pool, [1, 2, 3, 4, 5])
+    with pytest.raises(RuntimeError, match="3 blocks are in use and cannot be forgotten"):
+        pool.forget()
+    pool.release(table)
+    assert num_hits(pool, [1, 2, 3, 4, 5]) > 0
+    pool.forget()
+    assert num_hits(pool, [1, 2, 3, 4, 5]) == 0 and pool.num_cached == 0
+    pool.check_integrity([])
+
+
 def test_at_least_one_token_of_a_known_prompt_is_computed() -> None:
     pool = BlockPool(8, 2)
     filled(pool, [1, 2, 3, 4])

@@ -34,6 +34,20 @@ def test_a_request_is_the_same_after_preemption_at_any_step(step: int) -> None:
     assert bench.texts["a"] == bench.runner.greedy(PROMPT, 6)
 
 
+@pytest.mark.parametrize("step", range(6))
+def test_requests_are_the_same_after_all_keys_and_values_were_lost(step: int) -> None:
+    bench = Bench(FakeRunner(max_step_tokens=8))
+    bench.complete(make_submit("before", PROMPT, max_tokens=6))
+    for name, length in (("a", 13), ("b", 9)):
+        bench.submit(make_submit(name, PROMPT[:length], max_tokens=6))
+    for _ in range(step):
+        bench.step()
+    bench.lose_cache()
+    bench.run()
+    for name, length in (("a", 13), ("b", 9)):
+        assert bench.texts[name] == bench.runner.greedy(PROMPT[:length], 6)
+
+
 @pytest.mark.parametrize("length", range(1, 14))
 def test_a_request_is_the_same_after_any_prefix_hit(length: int) -> None:
     bench = Bench(FakeRunner(block_size=3))

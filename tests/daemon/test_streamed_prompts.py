@@ -4,6 +4,7 @@ what a model says is the same."""
 import numpy as np
 import pytest
 from isotherm.daemon.step import Chunk, StepPlan
+from isotherm.experts.errors import CacheLostError
 from isotherm.experts.hybrid_executor import HybridExecutor
 from isotherm.experts.model import Model, open_model
 from isotherm.gpu_kernels.device_spec import Spec
@@ -127,6 +128,34 @@ def test_a_card_that_fails_while_experts_are_on_their_way_is_done_without(
         before = streamed(machine)
         np.testing.assert_array_equal(machine.runner.execute(step), expected)
         assert (streamed(machine) > before) == (cards > 1)  # the other one goes on
+
+
+@pytest.mark.parametrize(
+    "dense, shares, goes_on",
+    [
+        ((0, 0, CPU, 1, 0), [0.3, 0.3], True),
+        ((0, 0, CPU, 1, 0), [0.3, 0.0], False),
+        ((0, 0, 0, 0, 0), [0.3, 0.3], True),
+    ],
+    ids=["prepared", "not prepared", "only experts"],
+)
+def test_the_layers_of_a_card_that_fails_are_streamed_to_another_that_is_prepared_for_them(
+    dense: tuple[int, ...], shares: list[float], goes_on: bool, model: Model
+) -> None:
+    step = StepPlan((Chunk("a", list(range(CHUNK)), 0, lane(0, CHUNK), True),))
+    with engine(model.checkpoint.path, **LIMITS) as alone:
+        expected = alone.execute(step).copy()
+    placement = random_placement(model.spec, shares, seed=5, dense=dense)
+    with timed(model, placement, [{}] * 2, SLOW_CPU, streaming=True) as machine:
+        device = residency_of(machine.runner).accelerators[0]
+        assert isinstance(device, Emulated)
+        device.faults.fail("launch", after=8)
+        with pytest.raises(CacheLostError, match="emulated:0"):
+            machine.runner.execute(step)
+        assert device.used_bytes == 0
+        before = streamed(machine)
+        np.testing.assert_array_equal(machine.runner.execute(step), expected)
+        assert (streamed(machine) > before) == goes_on
 
 
 def test_an_accelerator_without_room_for_staging_is_noted_and_does_without(model: Model) -> None:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isotherm.daemon.calibrate import kinds_of, this_machine
-from isotherm.experts.model import open_model
+from isotherm.daemon.calibrate import this_machine
+from isotherm.experts.outline import outline
 
 ROUNDS, STREAMS, GEN, PROMPT, SHORT, LONG = 5, (1, 4, 8), 32, 512, 128, 4096
 
@@ -80,7 +80,7 @@ def _case(name: str, work: str, more: str, predicted: dict[str, float], measured
 
 
 def main(models: Sequence[str]) -> None:
-    kinds = dict.fromkeys(kind for model in models for kind in kinds_of(open_model(Path(model))))
+    kinds = dict.fromkeys(kind for model in models for kind in outline(model, "int16").kinds)
     cpu = this_machine(tuple(kinds), None, lambda *_: None).cpu
     reads = cpu.read_gb_s[cpu.threads]
     print(f"plain reads: {reads.value:.1f} GB/s, spread {reads.spread:.0%}\n")

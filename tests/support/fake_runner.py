@@ -57,6 +57,10 @@ class FakeRunner:
         self.closed = False
         self._store: NDArray[np.uint64] = np.zeros((num_blocks, block_size), np.uint64)
 
+    def forget(self) -> None:
+        """What was stored is gone."""
+        self._store[:] = 0
+
     def execute(self, plan: StepPlan) -> NDArray[np.float32]:
         if self.closed:
             raise RuntimeError("the runner is closed")

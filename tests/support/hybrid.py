@@ -133,13 +133,20 @@ class Restless:
 
     def execute(self, plan: StepPlan) -> NDArray[np.float32]:
         residency = residency_of(self._runner)
-        residency.settle(wait=True)
-        for layer, where in enumerate(residency.where):
-            cold, hot = np.flatnonzero(where == CPU), np.flatnonzero(where != CPU)
-            if len(cold) and len(hot):
-                promoted, demoted = (int(self._rng.choice(those)) for those in (cold, hot))
-                residency.swap([swap(layer, int(where[demoted]), promoted, demoted)])
-                self.swaps += 1
+        self.swaps += swap_everywhere(residency, self._rng)
         if self._wait:
             residency.settle(wait=True)
         return self._runner.execute(plan)
+
+
+def swap_everywhere(residency: Residency, rng: np.random.Generator) -> int:
+    """Begin a swap in each layer that can have one, after those before have arrived; how many."""
+    residency.settle(wait=True)
+    swaps = 0
+    for layer, where in enumerate(residency.where):
+        cold, hot = np.flatnonzero(where == CPU), np.flatnonzero(where != CPU)
+        if len(cold) and len(hot):
+            promoted, demoted = (int(rng.choice(those)) for those in (cold, hot))
+            residency.swap([swap(layer, int(where[demoted]), promoted, demoted)])
+            swaps += 1
+    return swaps

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -140,9 +140,13 @@ class Rebalanced:
 
 @contextmanager
 def rebalanced(
-    model: Model, accelerators: Sequence[Emulated], file: Path, planned: Placement | None = None
+    model: Model,
+    accelerators: Sequence[Emulated],
+    file: Path,
+    planned: Placement | None = None,
+    free_memory: Callable[[], int] | None = None,
 ) -> Iterator[Rebalanced]:
-    """An engine under way that begins as the file says, or else as planned."""
+    """An engine under way that begins as the file says, or else as planned. free_memory: see `Acceleration`."""
     torch.set_num_threads(1)  # more would take turns with the CPU team
     events, names = EventLog(), [accelerator.name for accelerator in accelerators]
     keeper, fingerprint = PatientKeeper(file, events), model.checkpoint.fingerprint
@@ -153,6 +157,7 @@ def rebalanced(
         kernels=[TorchKernels() for _ in accelerators],  # type: ignore[misc]
         placement=placement,
         note=events.record,
+        free_memory=free_memory,
     )
     runner = load_runner(model, acceleration=acceleration, **LIMITS)
     residency = residency_of(runner)

@@ -57,6 +57,12 @@ class Bench:
             self.scheduler._preempt()
         self.scheduler.check_integrity()
 
+    def lose_cache(self) -> None:
+        """All that steps have left in the blocks is gone."""
+        self.runner.forget()
+        self.scheduler.begin_anew()
+        self.scheduler.check_integrity()
+
     def step(self, *, abort_during: str | None = None) -> StepPlan:
         plan = self.scheduler.schedule()
         self.scheduler.check_integrity()
