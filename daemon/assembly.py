@@ -283,7 +283,7 @@ def _tell_fallbacks(tokenizer: Tokenizer, events: EventLog) -> None:
 def make_scheduler(runner: DecoderRunner, config: Config) -> Scheduler:
     """A scheduler with the runner's sizes and the config's limits."""
     return Scheduler(
-        BlockPool(runner.num_blocks, runner.block_size),
+        BlockPool(runner.num_blocks, runner.block_size, num_resident=runner.num_resident),
         max_running=config.max_running,
         max_step_tokens=runner.max_step_tokens,
         max_context=min(runner.max_context, config.context or runner.max_context),  # the runner's is whole blocks

@@ -1,6 +1,6 @@
 """StepPlan: what the scheduler hands to the runner for one step of the model, and the contracts around it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,6 +54,10 @@ class Runner(Protocol):
 
         The array is valid until the next call.
         """
+        ...
+
+    def check_integrity(self, cached: Iterable[int]) -> None:
+        """Audit where blocks lie; those of `cached` must hold something. Raises RuntimeError with the numbers."""
         ...
 
     def close(self) -> None:

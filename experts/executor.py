@@ -1,5 +1,6 @@
 """Executor: runs one step of a model that is laid out in the step's inputs; the plain one has it all on the CPU."""
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
@@ -20,7 +21,16 @@ class Executor(Protocol):
         """How many different ops run on the CPU."""
         ...
 
+    @property
+    def kv_bytes(self) -> int:
+        """What keys and values take of accelerators."""
+        ...
+
     def run(self) -> None: ...
+
+    def check_kv(self, wanted: Iterable[int]) -> None:
+        """wanted: blocks of the KV cache that must hold something. Raises RuntimeError where that cannot be."""
+        ...
 
     def close(self) -> None:
         """Give back what it took of accelerators."""
@@ -38,8 +48,15 @@ class CpuExecutor:
     def num_ops(self) -> int:
         return len(np.unique(self._program.rows[..., ENTRY]))
 
+    @property
+    def kv_bytes(self) -> int:
+        return 0
+
     def run(self) -> None:
         self._team.run(self._program, self._inputs.counts)
+
+    def check_kv(self, wanted: Iterable[int]) -> None:
+        """There is nowhere but RAM for them."""
 
     def close(self) -> None:
         pass

@@ -1,5 +1,6 @@
 """HybridExecutor: runs steps on a CPU with accelerators, between which experts may move."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ from ..placement.streaming import LEAST_TOKENS
 from .cpu_ops import CpuOps
 from .decoder import record
 from .device_experts import DeviceExperts
+from .device_kv import DeviceKv, KvRoom
 from .device_ops import DeviceOps
 from .host_cost import Part
 from .hybrid_ops import Devices, HybridOps
@@ -53,7 +55,13 @@ class HybridExecutor:
         self._streams: Streams | None = None
         try:
             for number, one in enumerate(acceleration.kernels):
-                self._take(number, one, weights, streaming=acceleration.streaming is not None)
+                room = KvRoom(
+                    store=ops.cache,
+                    blocks=acceleration.kv_pool(number, ops.cache.num_blocks),
+                    clock=self._devices.clock,
+                    note=self._note,
+                )
+                self._take(number, one, weights, room, streaming=acceleration.streaming is not None)
             self.residency.place(self._placement)
             self.room = ResidentRoom(self.residency, weights)
             for home in self._devices.homes.values():
@@ -68,7 +76,9 @@ class HybridExecutor:
         self._logits = torch.from_numpy(ops.buffers.logits)
         self._record()
 
-    def _take(self, number: int, kernels: Kernels, weights: PackedWeights, *, streaming: bool) -> None:
+    def _take(
+        self, number: int, kernels: Kernels, weights: PackedWeights, room: KvRoom, *, streaming: bool
+    ) -> None:
         """Take the memory of an accelerator for what it has to do."""
         placement, spec, accelerator = self._placement, self._spec, self.residency.accelerators[number]
         dense = tuple(layer for layer, device in enumerate(placement.dense) if device == number)
@@ -76,7 +86,7 @@ class HybridExecutor:
         ends = tuple(name for name, device in places.items() if device == number)
         if dense or ends:
             self._devices.homes[number] = DeviceOps(
-                accelerator, kernels, spec, weights, self._inputs, self._ops.cache, dense, ends
+                accelerator, kernels, spec, weights, self._inputs, room, dense, ends
             )
         guests = tuple(
             layer
@@ -108,6 +118,20 @@ class HybridExecutor:
     def bytes_streamed(self) -> int:
         """Of weights that were brought to accelerators for one step only."""
         return self._streams.bytes_streamed if self._streams else 0
+
+    @property
+    def kv(self) -> dict[int, DeviceKv]:
+        """By accelerator: the keys and values of layers whose attention it runs."""
+        return {number: home.kv for number, home in self._devices.homes.items() if home.kv.caches}
+
+    @property
+    def kv_bytes(self) -> int:
+        return sum(kv.blocks * kv.block_bytes for kv in self.kv.values())
+
+    def check_kv(self, wanted: Iterable[int]) -> None:
+        wanted = tuple(wanted)
+        for kv in self.kv.values():
+            kv.check_integrity(wanted)
 
     def run(self) -> None:
         """An accelerator that fails meanwhile is given up, one whose memory runs out gives a part of its experts back,
@@ -151,6 +175,7 @@ class HybridExecutor:
             if number == self._placement.head and home.rows:
                 home.accelerator.copy(self._logits[: home.rows], home.buffers.logits[: home.rows], "from")
             home.accelerator.synchronise(home.accelerator.record("from"))
+            home.kv.finish()
         for mixture in recorded.mixtures:
             mixture.take_choices()
         if self._devices.clock:

@@ -14,6 +14,7 @@ MIB = 2**20
 # to the brim pages to the host and falls to a tenth of its speed.
 CONTEXT_BYTES = 384 * MIB
 HEADROOM_BYTES = 256 * MIB
+KV_STAGING_BYTES = 32 * MIB  # through which blocks of the KV cache go to RAM and back, unless one needs more
 RAM = "ram"
 _SPAN = 64
 
@@ -87,6 +88,22 @@ def device_name(device: int) -> str:
 def kv_positions(shape: ModelShape, streams: int, context: int) -> int:
     """Positions that the pages of so many streams hold, each with so many tokens."""
     return streams * -(-max(context, 1) // shape.kv_block) * shape.kv_block
+
+
+def kv_staging_blocks(block_bytes: int) -> int:
+    """How many blocks of the KV cache go at once to RAM, or come back, while as many others are on their way."""
+    return max(KV_STAGING_BYTES // (2 * _staged_bytes(block_bytes)), 1)
+
+
+def kv_staging_bytes(block_bytes: int) -> int:
+    """The most that this takes of an accelerator, and of pinned host memory, where some layers of a model are whose
+    blocks take so many bytes in all layers."""
+    return max(KV_STAGING_BYTES, 2 * _staged_bytes(block_bytes))
+
+
+def _staged_bytes(block_bytes: int) -> int:
+    """Of a block and its number."""
+    return block_bytes + 8
 
 
 def activation_bytes(shape: ModelShape, tokens: int, rows: int) -> int:
