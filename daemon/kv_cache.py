@@ -57,12 +57,11 @@ class BlockPool:
     def __init__(
         self, num_blocks: int, block_size: int, digest: Digest = _blake2b, *, num_resident: int | None = None
     ) -> None:
+        if num_blocks < 1 or block_size < 1:
+            raise ValueError(f"a pool of {num_blocks} blocks of {block_size} positions is empty; both must be positive")
         num_resident = num_blocks if num_resident is None else num_resident
-        if not 1 <= num_resident <= num_blocks or block_size < 1:
-            raise ValueError(
-                f"a pool of {num_blocks} blocks of {block_size} positions, {num_resident} of them in use at once, "
-                "cannot be; all must be positive, and no more in use than there are"
-            )
+        if not 1 <= num_resident <= num_blocks:
+            raise ValueError(f"of {num_blocks} blocks {num_resident} cannot be in use at once; 1 to {num_blocks} can")
         self.num_blocks = num_blocks
         self.num_resident = num_resident
         self.block_size = block_size

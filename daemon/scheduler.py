@@ -59,7 +59,7 @@ class Scheduler:
     """Queue, running set and block tables of all requests. Single-threaded: schedule, run the plan, commit, repeat.
 
     max_step_tokens bounds a step, max_running the requests in it; what may wait is bounded at the door, by the inbox.
-    A sequence, prompt and outputs, holds at most `max_context` tokens, or what may be in use of the pool if that is less.
+    A sequence, prompt and outputs, holds at most `max_context` tokens, or what the pool lets be in use if that is less.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Keys and values of layers whose attention an accelerator runs, in its memory and in RAM: blocks with the same bytes."""
+"""Keys and values of layers whose attention an accelerator runs, in its memory and in RAM: blocks of the same bytes."""
 
 from collections.abc import Iterable
 

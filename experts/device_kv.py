@@ -77,7 +77,7 @@ class DeviceKv:
         return tables if self._residence is None else self._residence.places(tables)
 
     def slots(self, slots: Blocks) -> Blocks:
-        """Places of tokens in the pool, each a block's number times KV_BLOCK and an offset, for those of logical blocks."""
+        """Places in the pool, a block's number times KV_BLOCK and an offset, for those in logical blocks."""
         if self._residence is None:
             return slots
         return self._residence.places(slots // KV_BLOCK) * KV_BLOCK + slots % KV_BLOCK

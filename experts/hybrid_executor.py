@@ -76,9 +76,7 @@ class HybridExecutor:
         self._logits = torch.from_numpy(ops.buffers.logits)
         self._record()
 
-    def _take(
-        self, number: int, kernels: Kernels, weights: PackedWeights, room: KvRoom, *, streaming: bool
-    ) -> None:
+    def _take(self, number: int, kernels: Kernels, weights: PackedWeights, room: KvRoom, *, streaming: bool) -> None:
         """Take the memory of an accelerator for what it has to do."""
         placement, spec, accelerator = self._placement, self._spec, self.residency.accelerators[number]
         dense = tuple(layer for layer, device in enumerate(placement.dense) if device == number)

@@ -34,7 +34,7 @@ class KvResidence:
         return len(self._free)
 
     def begin(self, blocks: Blocks, depths: Blocks, held: NDArray[np.bool_]) -> Blocks:
-        """Begin a step that uses `blocks` [N], which may name one several times; those that are not resident, each once.
+        """Begin a step that uses `blocks` [N], which may be repeated; those that are not resident, each once.
 
         depths: which block of its sequence each is; a sequence is left tail first, so its tail is colder than its head.
         held: whether earlier steps wrote there what this one reads. Raises RuntimeError if that is neither resident nor
@@ -48,7 +48,8 @@ class KvResidence:
         self._begun += span
         self._last_use[blocks] = self._begun + span - 1 - depths
         self._saved[blocks[~held]] = False
-        return np.unique(blocks[away])
+        absent: Blocks = np.unique(blocks[away])
+        return absent
 
     def coldest(self, count: int) -> Blocks:
         """Resident blocks that the step does not use, those that were used least recently.
@@ -59,11 +60,13 @@ class KvResidence:
         idle = resident[self._last_use[resident] < self._begun]
         if len(idle) < count:
             raise RuntimeError(f"a step uses more KV blocks at once than the {len(self._holds)} of an accelerator")
-        return idle[np.argsort(self._last_use[idle])[:count]]
+        coldest: Blocks = idle[np.argsort(self._last_use[idle])[:count]]
+        return coldest
 
     def is_saved(self, blocks: Blocks) -> NDArray[np.bool_]:
         """Whether what each holds is in RAM."""
-        return self._saved[blocks]
+        saved: NDArray[np.bool_] = self._saved[blocks]
+        return saved
 
     def evict(self, blocks: Blocks) -> None:
         """Resident blocks leave the pool; what they held is saved by now, or will be before anyone asks."""
@@ -88,7 +91,8 @@ class KvResidence:
 
     def places(self, blocks: Blocks) -> Blocks:
         """Where blocks of any shape reside. For those that do not, and are not read, some block."""
-        return np.maximum(self._at[blocks], 0)
+        places: Blocks = np.maximum(self._at[blocks], 0)
+        return places
 
     def check_integrity(self, wanted: Iterable[int] = ()) -> None:
         """Audit the books. wanted: blocks that must hold something. Raises RuntimeError with the numbers."""

@@ -1,4 +1,4 @@
-"""KvStaging: blocks of the KV cache on their way between an accelerator and RAM, through pinned buffers that take turns."""
+"""KvStaging: blocks of the KV cache between an accelerator and RAM, on their way through pinned buffers by turns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

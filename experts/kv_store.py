@@ -20,7 +20,8 @@ class KvStore:
 
     def __init__(self, spec: ModelSpec, num_blocks: int, kind: str, layers: Iterable[int] | None = None) -> None:
         self.kind, self.num_blocks, self._head_dim = kind, num_blocks, spec.head_dim
-        self._places = {layer: place for place, layer in enumerate(range(spec.num_layers) if layers is None else layers)}
+        own = range(spec.num_layers) if layers is None else layers
+        self._places = {layer: place for place, layer in enumerate(own)}
         # head by head: blocks in a row are read as one stream
         self._part_bytes = part_bytes(kind, spec.head_dim)
         self._head_bytes = num_blocks * self._part_bytes

@@ -1,6 +1,6 @@
-"""Moving blocks of the KV cache, by torch on whatever device they lie: their parts are gathered in a buffer that one copy
-takes over a link, and scattered into other blocks behind it. A block's bytes are the same on every device and in host
-memory.
+"""Moving blocks of the KV cache, by torch on whatever device they lie: their parts are gathered in a buffer that one
+copy takes over a link, and scattered into other blocks behind it. A block's bytes are the same on every device and in
+host memory.
 
 A buffer holds [layers, kv_heads, N blocks, part_bytes] without gaps, and may be longer.
 """

@@ -55,22 +55,26 @@ class Overheads:
 
     runtime: RAM for Python, the tokenizer, compiled kernels and activations on the CPU; activations: of the largest
     step, on each device. staging: VRAM of each accelerator that layers are streamed into while prompts are computed.
-    pinned: host memory that is handed to and from all accelerators.
+    pinned: host memory that is handed to and from all accelerators. kv_offload: RAM of keys and values in all layers,
+    those of the CPU's and copies of the accelerators'; kv_staging: VRAM of each accelerator that these go through.
     """
 
     runtime: int
     activations: int
     staging: tuple[int, ...] = ()
     pinned: int = 0
+    kv_offload: int = 0
+    kv_staging: int = 0
 
     @property
     def of_ram(self) -> int:
-        return max(self.runtime, self.activations) + self.pinned
+        return max(self.runtime, self.activations) + self.pinned + self.kv_offload
 
     def vram_terms(self, device: int) -> tuple[Term, ...]:
         """Of an accelerator that is used."""
         return (
             Term("prefill staging", self.staging[device]),
+            Term("KV staging", self.kv_staging),
             Term("activations", self.activations),
             Term("accelerator context", CONTEXT_BYTES),
             Term("headroom", HEADROOM_BYTES),
@@ -153,7 +157,10 @@ class Load:
 
 def draw_up(load: Load, overheads: Overheads, ram: int, vram: tuple[int, ...]) -> tuple[Account, ...]:
     """The accounts of RAM and of each accelerator, of which `ram` and `vram` bytes may be used altogether."""
-    accounts = [_account(RAM, ram, load.terms(CPU), _ram_terms(overheads))]
+    terms = load.terms(CPU)
+    kv = sum(term.nbytes for term in terms if term.name == "KV cache")
+    offload = Term("KV offload", max(overheads.kv_offload - kv, 0))
+    accounts = [_account(RAM, ram, terms, (offload,), _ram_terms(overheads))]
     for device, budget in enumerate(vram):
         fixed = overheads.vram_terms(device) if budget else ()
         accounts.append(_account(device_name(device), budget, load.terms(device), fixed))

@@ -66,6 +66,14 @@ KvGib = Annotated[
     float | None,
     typer.Option(help="Memory of the KV cache in GiB.", show_default="4 full contexts, less if memory is short"),
 ]
+KvOffloadGib = Annotated[
+    float | None,
+    typer.Option(
+        "--kv-offload-gib",
+        help="RAM in GiB for a KV cache of prompts that accelerators have no more room for.",
+        show_default="none",
+    ),
+]
 Level = Annotated[
     str, typer.Option(help="The least grave that the log holds: debug, info, warning, error.", metavar="LEVEL")
 ]
@@ -102,6 +110,7 @@ def serve(
     affinity: AffinityName = _DEFAULT.affinity,
     context: Context = _DEFAULT.context,
     kv_gib: KvGib = _DEFAULT.kv_gib,
+    kv_offload_gib: KvOffloadGib = _DEFAULT.kv_offload_gib,
     max_running: Annotated[int, typer.Option(help="Requests in one step of the model.")] = _DEFAULT.max_running,
     max_queued: MaxQueued = _DEFAULT.max_queued,
     kv_cache: KvKind = _DEFAULT.kv_cache,
@@ -131,6 +140,7 @@ def serve(
             affinity=cast(Affinity, affinity),
             context=context,
             kv_gib=kv_gib,
+            kv_offload_gib=kv_offload_gib,
             max_running=max_running,
             max_queued=max_queued,
             kv_cache=cast(KvCache, kv_cache),  # the config checks it, in better words than the parser's

@@ -8,11 +8,16 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from isotherm.cpu_kernels.kv_layout import KvCache
+from isotherm.daemon.errors import ContextLengthError, EngineError
+from isotherm.daemon.events import EventLog
+from isotherm.daemon.messages import Failed, Finished
 from isotherm.daemon.runner import DecoderRunner
+from isotherm.experts import kv_staging
 from isotherm.experts.hybrid_executor import HybridExecutor
 from isotherm.experts.kv_store import kv_block_bytes
 from isotherm.experts.model import Model, open_model
 from isotherm.placement.shape import CPU
+from support.engine_runs import assert_nothing_left, make_engine, messages_of, request, running, tokens_of
 from support.engines import engine
 from support.hybrid import LIMITS, emulated, hybrid, random_placement
 from support.serving import Bench, make_submit
@@ -73,12 +78,14 @@ def moved(runner: DecoderRunner) -> list[tuple[int, int]]:
     return [(kv.offloaded, kv.brought_back) for kv in runner.executor.kv.values()]
 
 
+ONE, SOME, TWO = ([0] * 5, [6]), ([CPU, 0, CPU, 0, CPU], [5]), ([0, 1, 0, CPU, 1], [7, 5])
+
+
 @pytest.mark.parametrize(
-    ("dense", "kv_blocks"),
-    [([0] * 5, [6]), ([CPU, 0, CPU, 0, CPU], [5]), ([0, 1, 0, CPU, 1], [7, 5])],
-    ids=["all on one", "some layers", "two of unequal size"],
+    ("kind", "dense", "kv_blocks"),
+    [("int16", *ONE), ("f32", *SOME), *((kind, *TWO) for kind in KINDS)],
+    ids=["all on one", "some layers", *(f"two of unequal size {kind}" for kind in KINDS)],
 )
-@pytest.mark.parametrize("kind", KINDS)
 def test_conversations_that_are_taken_up_again_go_on_as_on_the_cpu(
     kind: str, dense: list[int], kv_blocks: list[int], model: Model, expected: Callable[[str], Said]
 ) -> None:
@@ -88,3 +95,94 @@ def test_conversations_that_are_taken_up_again_go_on_as_on_the_cpu(
         assert said == expected(kind)
         assert bench.pool.num_hit_tokens >= 6 * 32
         assert all(offloaded > 8 and back > 8 for offloaded, back in moved(runner))
+
+
+def test_blocks_that_go_one_by_one(
+    model: Model, expected: Callable[[str], Said], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than go at once: buffers take turns."""
+    monkeypatch.setattr(kv_staging, "kv_staging_blocks", lambda block_bytes: 1)
+    with offloading(model, [0] * 5, [5], kv_cache="int8") as runner:
+        assert talk(runner)[0] == expected("int8")
+
+
+def test_an_accelerator_with_room_for_all_moves_nothing_and_takes_no_ram(model: Model) -> None:
+    """Of three layers two are there."""
+    room = LIMITS["num_blocks"] * kv_block_bytes(model.spec, "f32")
+    with offloading(model, [CPU, 0, CPU, 0, CPU], [LIMITS["num_blocks"]]) as runner:
+        bench = talk(runner)[1]
+        assert bench.pool.num_hit_tokens > 0 and moved(runner) == [(0, 0)]
+        assert (runner._cache.nbytes, runner.kv_bytes) == (room // 3, room)
+    with offloading(model, [CPU, 0, CPU, 0, CPU], [8]) as runner:
+        assert (runner._cache.nbytes, runner.kv_bytes) == (room, room + room * 2 // 3 * 8 // LIMITS["num_blocks"])
+
+
+def test_requests_that_need_more_than_the_accelerator_has_take_turns(
+    model: Model, expected: Callable[[str], Said]
+) -> None:
+    """All come at once; what each needs has room there, what two need has not."""
+    prompts = [(*talk, 7, 7) for talk in TALKS for _ in range(2)]
+    with engine(model.checkpoint.path, **LIMITS | {"kv_cache": "int16"}) as alone:
+        wanted = Bench(alone)  # type: ignore[arg-type]
+        for number, prompt in enumerate(prompts):
+            wanted.submit(make_submit(str(number), [*prompt], max_tokens=20))
+        wanted.run()
+        assert wanted.scheduler.num_preemptions == 0
+    with offloading(model, [0] * 5, [5], kv_cache="int16") as runner:
+        bench = Bench(runner)  # type: ignore[arg-type]
+        for number, prompt in enumerate(prompts):
+            bench.submit(make_submit(str(number), [*prompt], max_tokens=20))
+        bench.run()
+        assert bench.texts == wanted.texts
+        assert bench.scheduler.num_preemptions > 0
+        with pytest.raises(ContextLengthError):
+            bench.submit(make_submit("long", [1] * 80, max_tokens=1))
+
+
+@pytest.mark.parametrize("way", ["save", "bring"])
+@pytest.mark.parametrize("kind", ["copy", "launch", "hang"])
+def test_a_move_that_fails_ends_every_request_and_the_engine_says_so(
+    kind: str, way: str, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = EventLog()
+    with offloading(model, [0] * 5, [5], note=events.record) as runner:
+        card = runner.executor.residency.accelerators[0]  # type: ignore[attr-defined]
+        with running(make_engine(runner, events=events)) as client:  # type: ignore[arg-type]
+            for number, prompt in enumerate(TALKS):
+                ends = messages_of(client.submit(request(f"a{number}", tuple(prompt))))
+                assert isinstance(ends[-1], Finished)
+            move = getattr(kv_staging.KvStaging, way)
+
+            def doomed(self: object, *those: object) -> None:
+                card.faults.fail(kind, after=0 if kind == "launch" else 1)
+                move(self, *those)
+
+            monkeypatch.setattr(kv_staging.KvStaging, way, doomed)
+            for number, prompt in enumerate(TALKS):
+                try:
+                    end = messages_of(client.submit(request(f"b{number}", tuple(prompt))))[-1]
+                except EngineError as refusal:
+                    assert "steps in a row failed" in str(refusal)
+                else:
+                    assert isinstance(end, Failed) and card.name in str(end.error)
+            assert client.stats().state == "failed" and card.name in client.stats().reason
+        assert events.counts()["step_failed"] == 3 and events.counts()["kv_offload_failed"] >= 1
+
+
+def test_an_engine_finds_its_books_in_order_after_each_stretch_of_work(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with offloading(model, [0] * 5, [6]) as runner:
+        made = make_engine(runner)  # type: ignore[arg-type]
+        with running(made) as client:
+            for number, prompt in enumerate([*TALKS, *TALKS]):
+                assert tokens_of(messages_of(client.submit(request(str(number), tuple(prompt)))))
+            assert_nothing_left(made)
+            (kv,) = runner.executor.kv.values()  # type: ignore[attr-defined]
+            kv._residence._saved[:] = False
+            kv._residence._free.append(0)
+            messages_of(client.submit(request("last", (1, 2))))
+            with pytest.raises(AssertionError):
+                assert_nothing_left(made)
+        assert made.stats().audit_failures == 1
+        kv._residence._free.pop()
