@@ -179,6 +179,8 @@ class BlockPool:
         used = sum(refs > 0 for refs in self._refs)
         if self.num_free + used != self.num_resident:
             problems.append(f"{self.num_free} free + {used} used blocks are not {self.num_resident}")
+        if used > self.num_resident:
+            problems.append(f"{used} blocks are in use, but only {self.num_resident} may be")
         problems += self._index_problems()
         if problems:
             raise RuntimeError("the KV block pool is inconsistent: " + "; ".join(problems))

@@ -151,6 +151,10 @@ def serve(
             log_level=cast(LogLevel, log_level),
         )
         digests = key_digests(api_key_file)
+    _serve(config, digests, background=background)
+
+
+def _serve(config: Config, digests: frozenset[bytes], *, background: bool) -> None:
     with _bind(config) as listener:
         config = replace(config, port=listener.getsockname()[1])
         if background and not digests and not is_local(listener):  # else the log is seen anyway

@@ -10,28 +10,38 @@ from isotherm.cpu_kernels.descriptor import N_TOKENS
 from isotherm.experts import kv_staging
 from isotherm.experts.device_kv import DeviceKv, KvRoom
 from isotherm.experts.device_memory import DeviceMemory
+from isotherm.experts.host_cost import HostCost
 from isotherm.experts.kv_store import KvStore
 from isotherm.experts.random_decoder import small_spec
+from isotherm.experts.segment import HostClock
 from isotherm.experts.step_inputs import StepInputs, StepLimits
 from isotherm.gpu_kernels.device import Cost, DeviceLostError, DeviceMemoryError
 from isotherm.gpu_kernels.device_spec import Spec
 from isotherm.gpu_kernels.emulated import Emulated
+from support import cost_cases
 
 LIMITS = StepLimits(tokens=64, sequences=4, blocks_per_sequence=8)
 LAYERS = (0, 2)
 SPEC = small_spec(128)
+READ_GB_S = 8.0
 Step = list[tuple[list[int], int, int]]  # of each sequence its blocks, how many tokens are known, how many are computed
 
 
 class Served:
     """Some layers' keys and values on an accelerator. What each token writes is a byte that nothing else is."""
 
-    def __init__(self, blocks: int, num_blocks: int = 16, late: int | None = None) -> None:
+    def __init__(self, blocks: int, num_blocks: int = 16, late: int | None = None, *, clocked: bool = False) -> None:
         self.told: list[tuple[str, str]] = []
         self.card = Emulated(Spec(), late=None if late is None else Random(late))
         self.memory = DeviceMemory(self.card, "keys and values")
         store = KvStore(SPEC, num_blocks, "int8", LAYERS if blocks < num_blocks else ())
-        room = KvRoom(store=store, blocks=blocks, note=lambda name, detail: self.told.append((name, detail)))
+        clock = HostClock(self.card, HostCost(cost_cases.model(), cost_cases.cpu(read_gb_s=READ_GB_S)))
+        room = KvRoom(
+            store=store,
+            blocks=blocks,
+            clock=clock if clocked else None,
+            note=lambda name, detail: self.told.append((name, detail)),
+        )
         self.kv = DeviceKv(self.card, self.memory, SPEC, room, LAYERS)
         self.inputs = StepInputs(LIMITS)
         self.written: dict[tuple[int, int], int] = {}  # by block and position in it
@@ -133,6 +143,18 @@ def test_what_moves_takes_the_link_and_both_memories_their_time() -> None:
     numbers = spec.hop_s + 16 / spec.to_gb_s / 1e9
     gathered = 2 * spec.launch_s + spec.work_s(Cost(2 * nbytes))
     assert took == pytest.approx(numbers + gathered + spec.hop_s + nbytes / spec.from_gb_s / 1e9, rel=1e-3)
+
+
+def test_a_modelled_clock_is_told_what_the_host_copies() -> None:
+    """Each byte that went to RAM is read there and written."""
+    times = []
+    for clocked in (False, True):
+        served = Served(blocks=2, clocked=clocked)
+        served.run([sequence(0, 1, computed=20)])
+        before = served.card.now()
+        served.run([sequence(2, 3, computed=20)])
+        times.append(served.card.now() - before)
+    assert times[1] - times[0] == pytest.approx(2 * 2 * served.kv.block_bytes / READ_GB_S / 1e9)
 
 
 @pytest.mark.parametrize("late", [None, 4])
