@@ -18,10 +18,10 @@ from ..gpu_kernels.devices import kernels_for, open_devices, parse_device
 from ..gpu_kernels.sizes import size_text
 from ..placement.cost import CostModel
 from ..placement.hardware import HardwareProfile
-from ..placement.ledger import RAM, device_name
+from ..placement.ledger import RAM, device_name, kv_staging_bytes
 from ..placement.plan import Plan
 from ..placement.room import CardTooSmallError, FitError
-from ..placement.shape import ModelShape
+from ..placement.shape import CPU, ModelShape
 from .accelerator_keeper import AcceleratorKeeper
 from .calibrate import kept_profile
 from .config import Config, ConfigError
@@ -38,13 +38,20 @@ from .runner import DecoderRunner
 class Accelerated:
     """devices: known by their number, "gpu0" is the first. cost: what the plan's numbers come from; None where it was
     made elsewhere, and nothing is known of this machine. modelled: one of them goes by a modelled clock, on which the
-    CPU takes as long as it is foretold. rebalanced: what lets experts follow the traffic."""
+    CPU takes as long as it is foretold. rebalanced: what lets experts follow the traffic. kv_blocks: of the KV cache,
+    for how many each has room in the layers whose attention it runs."""
 
     devices: tuple[Accelerator, ...]
     modelled: bool
     plan: Plan
     cost: CostModel | None
     rebalanced: Rebalanced
+    kv_blocks: int
+
+    @property
+    def attending(self) -> tuple[int, ...]:
+        """Layers whose attention accelerators run."""
+        return tuple(layer for layer, device in enumerate(self.plan.placement.dense) if device != CPU)
 
     def acceleration(self, note: Note) -> Acceleration:
         """note: is told what has to be given up."""
@@ -56,6 +63,7 @@ class Accelerated:
             cost=HostCost(self.cost.shape, self.cost.hardware.cpu) if self.cost and self.modelled else None,
             streaming=self.cost.machine if self.cost and _is_staged(self.plan) else None,
             free_memory=free_memory,
+            kv_blocks=[self.kv_blocks] * len(self.devices),
         )
 
     def keeper(self, runner: DecoderRunner, events: EventLog) -> AcceleratorKeeper:
@@ -77,7 +85,8 @@ def accelerate(config: Config, path: Path, plan: Plan | None, events: EventLog, 
         plan, cost = _planned(config, path, shape, devices, progress)
     else:
         cost = _known_cost(config, shape, devices)
-    _check_room(plan, devices)
+    block_bytes = shape.kv_bytes * shape.kv_block
+    _check_room(plan, devices, kv_staging_bytes(block_bytes) if config.kv_offload_gib else 0)
     if cost is None and _is_staged(plan):
         detail = "from how many tokens on bringing experts to accelerators pays is not known; measure it by: "
         events.record("prefill_not_streamed", f"{detail}isotherm calibrate")
@@ -86,7 +95,14 @@ def accelerate(config: Config, path: Path, plan: Plan | None, events: EventLog, 
         events.record("slots_are_static", detail)
     modelled = any(isinstance(parse_device(name), Spec) for name in config.accelerators)
     rebalanced = Rebalanced(plan, cost, [device.name for device in devices], events)
-    return Accelerated(devices=devices, modelled=modelled, plan=plan, cost=cost, rebalanced=rebalanced)
+    kv_blocks = sum(account.of("KV cache") for account in plan.ledger) // block_bytes
+    made = Accelerated(
+        devices=devices, modelled=modelled, plan=plan, cost=cost, rebalanced=rebalanced, kv_blocks=kv_blocks
+    )
+    if config.kv_offload_gib and not made.attending:
+        detail = "no layer's attention runs on an accelerator, so all of the KV cache is in RAM, and used there"
+        events.record("kv_not_offloaded", detail)
+    return made
 
 
 def _opened(names: Sequence[str]) -> tuple[Accelerator, ...]:
@@ -104,7 +120,7 @@ def _planned(
     hardware = _hardware(measured, config.accelerators, devices)
     options = PlanOptions(model=path, context=config.context, kv_cache=config.kv_cache)
     case = case_on(options, shape, hardware, free_memory(), disk=False)
-    wish = replace(case.wish, rows=config.max_running)
+    wish = replace(case.wish, rows=config.max_running, kv_offload=int((config.kv_offload_gib or 0) * GIB))
     if config.kv_gib is not None:
         blocks = int(config.kv_gib * GIB) // (shape.kv_bytes * shape.kv_block)
         wish = replace(wish, positions=max(blocks, 1) * shape.kv_block)
@@ -146,14 +162,18 @@ def _is_staged(plan: Plan) -> bool:
     return any(account.of("prefill staging") for account in plan.ledger)
 
 
-def _check_room(plan: Plan, devices: Sequence[Accelerator]) -> None:
+def _check_room(plan: Plan, devices: Sequence[Accelerator], kv_staging: int) -> None:
+    """kv_staging: what offloading takes of each, which a plan from a file does not know of."""
     accounts = {account.device: account for account in plan.ledger if account.device != RAM}
     for number, device in enumerate(devices):
         account = accounts.get(device_name(number))
-        if account is not None and account.total > device.limit_bytes:
+        if account is None:
+            continue
+        total = account.total + max(kv_staging - account.of("KV staging"), 0)
+        if total > device.limit_bytes:
             size = math.floor(100 * device.limit_bytes / GIB) / 100  # rounded up, it would be refused again
             raise MemoryPlanError(
-                f"the plan takes {size_text(account.total)} of {account.device}, and {device.name} has "
+                f"the plan takes {size_text(total)} of {account.device}, and {device.name} has "
                 f"{size_text(device.limit_bytes)}; make one by: isotherm plan --vram "
                 f"{account.device}={size:.2f}GiB, or leave --plan out"
             )

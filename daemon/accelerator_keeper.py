@@ -142,6 +142,17 @@ class AcceleratorKeeper:
             RAM: ram_json(self._stats),
         }
 
+    def _kv(self, number: int) -> dict[str, int]:
+        kv = self._executor.kv.get(number)
+        if kv is None:
+            return {}
+        return {
+            "kv_blocks": kv.blocks,
+            "kv_block_bytes": kv.block_bytes,
+            "kv_offloaded": kv.offloaded,
+            "kv_brought_back": kv.brought_back,
+        }
+
     def _snapshot(self) -> AcceleratorStats:
         residency, hits = self._residency, self._use.hits
         counts = np.bincount(self._where() + 1, minlength=len(self._accelerators) + 1)
@@ -157,6 +168,7 @@ class AcceleratorKeeper:
                     hits=int(hits[number + 1]),
                     growing=self._room.grows(number),
                     lost=number in self._executor.lost,
+                    **self._kv(number),
                 )
                 for number, accelerator in enumerate(self._accelerators)
             ),

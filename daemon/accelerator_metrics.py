@@ -45,7 +45,15 @@ class AcceleratorMetrics(Collector):
         memory = GaugeMetricFamily("isotherm_vram_bytes", "Memory of accelerators", labels=("device", "kind"))
         experts.add_metric((RAM,), stats.experts)
         hits.add_metric((RAM,), stats.hits)
+        blocks = GaugeMetricFamily("isotherm_kv_device_blocks", "KV blocks that have room there", labels=("device",))
+        ways = ("device", "direction")
+        moved = CounterMetricFamily("isotherm_kv_offload_blocks", "KV blocks to RAM and back", labels=ways)
+        nbytes = CounterMetricFamily("isotherm_kv_offload_bytes", "Keys and values in these", labels=ways)
         for device in stats.devices:
+            blocks.add_metric((device.device,), device.kv_blocks)
+            for way, count in (("to_ram", device.kv_offloaded), ("from_ram", device.kv_brought_back)):
+                moved.add_metric((device.device, way), count)
+                nbytes.add_metric((device.device, way), count * device.kv_block_bytes)
             experts.add_metric((device.device,), device.experts)
             hits.add_metric((device.device,), device.hits)
             for kind in ("limit", "used", "expert"):
@@ -53,6 +61,9 @@ class AcceleratorMetrics(Collector):
         yield experts
         yield hits
         yield memory
+        yield blocks
+        yield moved
+        yield nbytes
         yield GaugeMetricFamily(
             "isotherm_ram_given_back_bytes", "Memory of weights that only accelerators use", stats.given_back_bytes
         )

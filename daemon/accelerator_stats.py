@@ -7,7 +7,9 @@ from dataclasses import dataclass
 class DeviceStats:
     """device: as plans name it; name: as it was opened by. Sizes in bytes: what may be used, what is, and what of that
     the slots of experts take. experts: how many are there; hits: choices of decoded tokens that found theirs there.
-    growing: more are being brought. lost: it has failed, and is done without until the daemon is started again."""
+    growing: more are being brought. lost: it has failed, and is done without until the daemon is started again.
+    kv_blocks: of the KV cache, for how many it has room; of those, since the start, kv_offloaded went to RAM for
+    others' sake and kv_brought_back came from there, each of kv_block_bytes."""
 
     device: str
     name: str
@@ -18,6 +20,10 @@ class DeviceStats:
     hits: int
     growing: bool
     lost: bool = False
+    kv_blocks: int = 0
+    kv_block_bytes: int = 0
+    kv_offloaded: int = 0
+    kv_brought_back: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

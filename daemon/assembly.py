@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,11 +32,11 @@ from .events import EventLog
 from .inbox import QueueLimits
 from .kv_cache import BlockPool
 from .machine import default_threads, free_memory
-from .memory import GIB, demand_of, plan_blocks
+from .memory import GIB, demand_of, plan_blocks, plan_offload
 from .pack_cache import PackCache
 from .paths import cache_folder, packed_folder, routing_file
 from .routing_recorder import RoutingRecorder
-from .runner import DecoderRunner, kv_block_bytes, load_runner, load_weights
+from .runner import DecoderRunner, load_runner, load_weights
 from .scheduler import Scheduler
 from .self_test import check_ops
 from .served_plan import obeyed, read_plan
@@ -83,11 +83,18 @@ def context_of(model: Model, config: Config) -> int:
     return config.context or min(model.spec.max_context, config.max_default_context)
 
 
-def plan_memory(model: Model, config: Config, free_bytes: int) -> int:
-    """Number of KV blocks. Raises MemoryPlanError, before any weight is read, if the load would not fit."""
+def plan_memory(model: Model, config: Config, free_bytes: int, device_layers: Collection[int] = ()) -> int:
+    """Number of KV blocks. device_layers: whose attention accelerators run.
+
+    Raises MemoryPlanError, before any weight is read, if the load would not fit.
+    """
     shape, kv_gib = shape_of(model, config.kv_cache), config.kv_gib
     kv_bytes = None if kv_gib is None else int(kv_gib * GIB)
-    return plan_blocks(demand_of(shape, context_of(model, config), kv_bytes), free_bytes)
+    demand = demand_of(shape, context_of(model, config), kv_bytes, device_layers)
+    blocks = plan_blocks(demand, free_bytes)
+    if config.kv_offload_gib:
+        blocks = plan_offload(demand, blocks, int(config.kv_offload_gib * GIB), free_bytes)
+    return blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +157,7 @@ class Assembly:
                 "format": self.config.kv_cache,
                 "blocks": stats.kv_blocks,
                 "free_blocks": stats.kv_blocks_free,
+                "prefix_blocks": self.runner.num_blocks,
                 "usage": stats.kv_usage,
             },
             "requests": {"running": stats.running, "waiting": stats.waiting},
@@ -189,7 +197,7 @@ def assemble(config: Config, progress: Progress) -> Assembly:
     template = ChatTemplate(tokenizer.chat_template, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
     accelerated = _accelerated(config, path, plan, events, progress)
     config = obeyed(config, accelerated.plan if accelerated else plan)
-    num_blocks = plan_memory(model, config, free_memory())
+    num_blocks = plan_memory(model, config, free_memory(), accelerated.attending if accelerated else ())
     _tell_fallbacks(tokenizer, events)
     seating = seat(config, read_topology(), events)
     cache = PackCache(PackedStore(packed_folder(), model), events) if config.pack_cache else None
@@ -227,7 +235,7 @@ def assemble(config: Config, progress: Progress) -> Assembly:
         structures=Structures(tokenizer),
         throughput=Throughput(),
         threads=seating.threads,
-        kv_bytes=num_blocks * kv_block_bytes(model.spec, config.kv_cache),
+        kv_bytes=runner.kv_bytes,
         tested_ops=tested_ops,
         load_s=time.monotonic() - started,
         created=int(time.time()),
@@ -286,7 +294,7 @@ def _tell_fallbacks(tokenizer: Tokenizer, events: EventLog) -> None:
 def make_scheduler(runner: DecoderRunner, config: Config) -> Scheduler:
     """A scheduler with the runner's sizes and the config's limits."""
     return Scheduler(
-        BlockPool(runner.num_blocks, runner.block_size),
+        BlockPool(runner.num_blocks, runner.block_size, num_resident=runner.num_resident),
         max_running=config.max_running,
         max_step_tokens=runner.max_step_tokens,
         max_context=min(runner.max_context, config.context or runner.max_context),  # the runner's is whole blocks

@@ -25,6 +25,7 @@ class Config:
     model: a .gguf file or a safetensors folder; None is the embedded demo model. threads: None is one per physical
     core. affinity: what they are bound to, see `Seating`. context: tokens of prompt and answer together; None is the
     model's own, at most `max_default_context`. kv_gib: memory of the KV cache; None is decided by `memory.plan_blocks`.
+    kv_offload_gib: RAM of a KV cache larger than what accelerators have room for; None is for no more than that.
     pack_cache: whether packed weights are kept on the disk for the next start. plan: a file of `isotherm plan`, which
     says context, KV cache and where weights lie. accelerators: names by which they are opened, the first is "gpu0" of
     a plan. The rest has no flag:
@@ -39,6 +40,7 @@ class Config:
     affinity: Affinity = "none"
     context: int | None = None
     kv_gib: float | None = None
+    kv_offload_gib: float | None = None
     max_running: int = 64
     max_queued: int = 256
     kv_cache: KvCache = "int16"
@@ -58,6 +60,12 @@ class Config:
         _check_range("threads", self.threads, 1, 1024)
         _check_range("context", self.context, 16, 1 << 24)
         _check_range("kv-gib", self.kv_gib, 0, 1 << 20)
+        _check_range("kv-offload-gib", self.kv_offload_gib, 0, 1 << 20)
+        if self.kv_offload_gib and not self.accelerators:
+            raise ConfigError(
+                "--kv-offload-gib is for keys and values that an --accelerator has no room for; "
+                "without one, --kv-gib is the memory of the KV cache"
+            )
         _check_range("max-running", self.max_running, 1, self.max_step_tokens)
         _check_range("max-queued", self.max_queued, 1, 1 << 20)
         _check_choice("kv-cache", self.kv_cache, get_args(KvCache))

@@ -348,6 +348,7 @@ class Engine:
         lost = sorted({*self._requests, *self._inbox.unended()})
         try:
             self._scheduler.check_integrity()
+            self._runner.check_integrity(self._scheduler.pool.cached_blocks)
             if lost:
                 raise RuntimeError(f"idle, but these requests have not ended: {', '.join(lost)}")
         except RuntimeError as error:

@@ -10,7 +10,7 @@ the block's tokens and its parent, not only the hash.
 
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -49,12 +49,21 @@ class BlockTable:
 
 
 class BlockPool:
-    """Ref-counted blocks 0 .. num_blocks - 1 with hash-addressed reuse. Counters are in tokens."""
+    """Ref-counted blocks 0 .. num_blocks - 1 with hash-addressed reuse. Counters are in tokens.
 
-    def __init__(self, num_blocks: int, block_size: int, digest: Digest = _blake2b) -> None:
+    num_resident: how many may have users at once, since whoever computes with them has room for no more; None is all.
+    """
+
+    def __init__(
+        self, num_blocks: int, block_size: int, digest: Digest = _blake2b, *, num_resident: int | None = None
+    ) -> None:
         if num_blocks < 1 or block_size < 1:
             raise ValueError(f"a pool of {num_blocks} blocks of {block_size} positions is empty; both must be positive")
+        num_resident = num_blocks if num_resident is None else num_resident
+        if not 1 <= num_resident <= num_blocks:
+            raise ValueError(f"of {num_blocks} blocks {num_resident} cannot be in use at once; 1 to {num_blocks} can")
         self.num_blocks = num_blocks
+        self.num_resident = num_resident
         self.block_size = block_size
         self.num_queried_tokens = 0
         self.num_hit_tokens = 0
@@ -67,12 +76,17 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks without a user, cached ones included."""
-        return len(self._free)
+        """Blocks without a user that may get one, cached ones included."""
+        return len(self._free) - (self.num_blocks - self.num_resident)
 
     @property
     def num_cached(self) -> int:
         return len(self._index)
+
+    @property
+    def cached_blocks(self) -> Collection[int]:
+        """Blocks whose content can be found."""
+        return self._index.values()
 
     def match_prefix(self, table: BlockTable) -> list[int]:
         """Cached blocks of the longest known prefix of the table's tokens; takes nothing.
@@ -170,8 +184,10 @@ class BlockPool:
             f"block {block} is free but has {self._refs[block]} users" for block in self._free if self._refs[block]
         ]
         used = sum(refs > 0 for refs in self._refs)
-        if self.num_free + used != self.num_blocks:
-            problems.append(f"{self.num_free} free + {used} used blocks are not {self.num_blocks}")
+        if self.num_free + used != self.num_resident:
+            problems.append(f"{self.num_free} free + {used} used blocks are not {self.num_resident}")
+        if used > self.num_resident:
+            problems.append(f"{used} blocks are in use, but only {self.num_resident} may be")
         problems += self._index_problems()
         if problems:
             raise RuntimeError("the KV block pool is inconsistent: " + "; ".join(problems))

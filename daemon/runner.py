@@ -1,5 +1,6 @@
 """The runner on the CPU: a model's recorded program, run over one StepPlan after another."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ _DEFAULT = Config()
 
 class DecoderRunner:
     """A model on the CPU team, and on accelerators if there are any (see `step.Runner`). Not thread-safe: one thread
-    executes."""
+    executes. num_resident: of the blocks, how many a step may use."""
 
     block_size = KV_BLOCK
 
@@ -57,7 +58,9 @@ class DecoderRunner:
         self.vocab_size, self.num_blocks = spec.vocab_size, num_blocks
         self.max_step_tokens = limits.tokens
         self.max_context = min(spec.max_context, limits.positions)
-        self.weight_bytes, self.kv_bytes_per_token = weights.nbytes, cache.nbytes // (num_blocks * KV_BLOCK)
+        self.weight_bytes = weights.nbytes
+        self.kv_bytes_per_token = kv_block_bytes(spec, cache.kind) // KV_BLOCK
+        self.num_resident = acceleration.kv_resident(num_blocks) if acceleration else num_blocks
         self.tile_kernels = weights.kernels
         self.active_weight_bytes_per_token = _active_bytes(spec, weights)
         self._spec, self._weights, self._cache = spec, weights, cache  # the program holds their addresses
@@ -132,6 +135,15 @@ class DecoderRunner:
         """How many different ops the program has."""
         return self.executor.num_ops
 
+    @property
+    def kv_bytes(self) -> int:
+        """What the KV cache takes, in RAM and on accelerators."""
+        return self._cache.nbytes + self.executor.kv_bytes
+
+    def check_integrity(self, cached: Iterable[int]) -> None:
+        """See `step.Runner`."""
+        self.executor.check_kv(cached)
+
     def close(self) -> None:
         """Stop the workers. The runner cannot be used afterwards."""
         self.executor.close()
@@ -183,7 +195,7 @@ def load_runner(  # noqa: PLR0913 (what a runner is made of; most have a default
     """
     weights = weights or load_weights(model, threads=threads, progress=progress)
     limits = StepLimits(max_step_tokens, max_running, -(-max_context // KV_BLOCK))
-    cache = KvStore(model.spec, num_blocks, kv_cache)
+    cache = KvStore(model.spec, num_blocks, kv_cache, acceleration.kv_in_ram(num_blocks) if acceleration else None)
     if progress:
         progress("compiling kernels", 0, 1)
     runner = DecoderRunner(model.spec, weights, cache, limits, num_blocks, Seating.of(threads), acceleration)

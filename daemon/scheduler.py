@@ -65,7 +65,7 @@ class Scheduler:
     """Queue, running set and block tables of all requests. Single-threaded: schedule, run the plan, commit, repeat.
 
     max_step_tokens bounds a step, max_running the requests in it; what may wait is bounded at the door, by the inbox.
-    A sequence, prompt and outputs, holds at most `max_context` tokens, or what the pool holds if that is less.
+    A sequence, prompt and outputs, holds at most `max_context` tokens, or what the pool lets be in use if that is less.
     rows: what the runner gives in a step; None is as much as is wanted.
     """
 
@@ -84,7 +84,7 @@ class Scheduler:
         self.pool = pool
         self.max_running = max_running
         self.max_step_tokens = max_step_tokens
-        self.max_context = min(max_context, pool.num_blocks * pool.block_size)
+        self.max_context = min(max_context, pool.num_resident * pool.block_size)
         self.budget = budget
         self.rows = rows or RowLimits(max_step_tokens)
         self.num_preemptions = 0
@@ -194,7 +194,7 @@ class Scheduler:
             num_waiting_tokens=sum(len(sequence.tokens) for sequence in self._waiting),
             num_queued=len(queued),
             num_queued_tokens=sum(queued),
-            num_blocks=self.pool.num_blocks,
+            num_blocks=self.pool.num_resident,
             num_free_blocks=self.pool.num_free,
             num_preemptions=self.num_preemptions,
             num_prefix_queried_tokens=self.pool.num_queried_tokens,

@@ -1,6 +1,6 @@
 """StepPlan: what the scheduler hands to the runner for one step of the model, and the contracts around it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -67,6 +67,10 @@ class Runner(Protocol):
 
     def states(self) -> NDArray[np.float32]:
         """Of the last step [sum of the chunks' states, hidden size], chunk by chunk: tokens after the last norm."""
+        ...
+
+    def check_integrity(self, cached: Iterable[int]) -> None:
+        """Audit where blocks lie; those of `cached` must hold something. Raises RuntimeError with the numbers."""
         ...
 
     def close(self) -> None:

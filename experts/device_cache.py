@@ -1,4 +1,4 @@
-"""Keys and values of layers whose attention an accelerator runs, in its memory: blocks as in RAM, by one table."""
+"""Keys and values of layers whose attention an accelerator runs, in its memory and in RAM: blocks of the same bytes."""
 
 from collections.abc import Iterable
 
@@ -13,14 +13,21 @@ from .spec import ModelSpec
 
 
 def device_caches(
-    accelerator: Accelerator, memory: DeviceMemory, spec: ModelSpec, store: KvStore, layers: Iterable[int]
+    accelerator: Accelerator, memory: DeviceMemory, spec: ModelSpec, kind: str, layers: Iterable[int], blocks: int
 ) -> dict[int, KvCache]:
-    """A cache for each layer, with the blocks and numbers of `store`, and zeros in it."""
+    """A cache of so many blocks for each layer, with zeros in it."""
     caches = {}
     for layer in layers:
-        shape = (spec.num_kv_heads, store.num_blocks, part_bytes(store.kind, spec.head_dim))
-        blocks = memory.empty(shape, torch.uint8)
-        accelerator.launch(blocks.zero_, Cost(blocks.numel()))  # what was never written must be a number
-        limit, value_at = KV_KINDS[store.kind].limit, key_bytes(store.kind, spec.head_dim)
-        caches[layer] = KvCache(blocks, store.kind, limit, spec.head_dim, value_at)
+        parts = memory.empty((spec.num_kv_heads, blocks, part_bytes(kind, spec.head_dim)), torch.uint8)
+        accelerator.launch(parts.zero_, Cost(parts.numel()))  # what was never written must be a number
+        caches[layer] = _cache(parts, kind, spec.head_dim)
     return caches
+
+
+def host_caches(store: KvStore, spec: ModelSpec, layers: Iterable[int]) -> dict[int, KvCache]:
+    """The room in RAM of each layer."""
+    return {layer: _cache(torch.from_numpy(store.parts(layer)), store.kind, spec.head_dim) for layer in layers}
+
+
+def _cache(parts: torch.Tensor, kind: str, head_dim: int) -> KvCache:
+    return KvCache(parts, kind, KV_KINDS[kind].limit, head_dim, key_bytes(kind, head_dim))

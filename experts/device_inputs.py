@@ -8,6 +8,7 @@ import torch
 from ..cpu_kernels.descriptor import N_LOGITS, N_TOKENS
 from ..gpu_kernels.device import Accelerator
 from ..gpu_kernels.kernels import Sequences
+from .device_kv import DeviceKv
 from .device_memory import DeviceMemory
 from .step_inputs import StepInputs
 
@@ -28,18 +29,19 @@ class DeviceInputs:
         self._columns = inputs.tables.shape[1]
         self.tokens = self.sequences = self.logits = 0  # of the step
 
-    def send(self) -> None:
-        """Queue the copy of a step that was laid out; kernels wait for it."""
+    def send(self, kv: DeviceKv) -> None:
+        """Queue the copy of a step that was laid out; kernels wait for it. kv: where its blocks are."""
         inputs, host = self._inputs, self._host.numpy()
         self.tokens, self.logits = (int(inputs.counts[slot]) for slot in (N_TOKENS, N_LOGITS))
         host[:2] = self.tokens, self.logits
         for name in _NAMES:
             size = self.logits if name == "logit_rows" else self.tokens
             start = self._starts[name]
-            host[start : start + size] = getattr(inputs, name)[:size]
+            values = getattr(inputs, name)[:size]
+            host[start : start + size] = kv.slots(values) if name == "slots" else values
         self.sequences = int(inputs.sequence[self.tokens - 1]) + 1
         start, used = self._starts["tables"], self.sequences * self._columns
-        host[start : start + used] = inputs.tables[: self.sequences].reshape(-1)
+        host[start : start + used] = kv.tables(inputs.tables[: self.sequences]).reshape(-1)
         self._accelerator.copy(self._device[: start + used], self._host[: start + used], "to")
         self._accelerator.wait("compute", self._accelerator.record("to"))
 

@@ -19,13 +19,12 @@ from ..gpu_kernels.tensors import Groups, Matrix, Record
 from . import device_costs as costs
 from .cpu_ops import prefix_of, turns_of
 from .device_buffers import DeviceBuffers
-from .device_cache import device_caches
 from .device_forms import DeviceForms
 from .device_inputs import DeviceInputs
+from .device_kv import DeviceKv, KvRoom
 from .device_memory import DeviceMemory
 from .device_rows import Forms, one_plain
 from .device_weights import DeviceWeights, roles_of
-from .kv_store import KvStore
 from .pack import PackedWeights
 from .spec import ModelSpec
 from .step_inputs import StepInputs
@@ -44,11 +43,12 @@ class DeviceOps:
         spec: ModelSpec,
         packed: PackedWeights,
         inputs: StepInputs,
-        store: KvStore,
+        room: KvRoom,
         layers: tuple[int, ...],
         ends: tuple[str, ...],
     ) -> None:
         self.accelerator, self._kernels, self._spec, self._packed = accelerator, kernels, spec, packed
+        self._inputs = inputs
         tops = [*ends, *(("final_norm",) if "head" in ends else ())]
         self.weights = DeviceWeights(accelerator, packed, [*roles_of(packed, layers), *tops])
         self._memory = DeviceMemory(accelerator, "buffers and KV cache of dense layers")
@@ -59,7 +59,7 @@ class DeviceOps:
             )
             turns = turns_of(spec.rope, inputs.limits.positions)
             self._turns = [self._memory.empty(table.shape, torch.float32) for table in turns]
-            self._caches = device_caches(accelerator, self._memory, spec, store, layers)
+            self.kv = DeviceKv(accelerator, self._memory, spec, room, layers)
         except BaseException:
             self.close()
             raise
@@ -73,7 +73,7 @@ class DeviceOps:
             clip=(spec.clip_qkv or 0.0) if self._clips_late else 0.0,
             window=spec.sliding_window or 0,
         )
-        self._position_bytes = spec.num_kv_heads * part_bytes(store.kind, spec.head_dim) / KV_BLOCK
+        self._position_bytes = spec.num_kv_heads * part_bytes(room.store.kind, spec.head_dim) / KV_BLOCK
         self._narrowing = self.narrowed = False
         self._written: Forms = frozenset()  # of what is normed
 
@@ -92,8 +92,9 @@ class DeviceOps:
 
     # -- a step
     def begin(self) -> None:
-        """Send the step that is laid out in the inputs."""
-        self.inputs.send()
+        """Send the step that is laid out in the inputs, and bring what it reads of the KV cache."""
+        self.kv.begin(self._inputs)
+        self.inputs.send(self.kv)
         self._narrowing = self.narrowed = False
         self._group_all()
 
@@ -151,7 +152,7 @@ class DeviceOps:
         turns = (self._turns[0], self._turns[1])
         rotate = partial(self._kernels.rotate, q, k, norms, turns, self._heads, places, self._count)
         self._queue(rotate, costs.values(self.rows, spec.q_size + spec.kv_size))
-        store = partial(self._kernels.store, k, v, self._caches[layer], places, self._count)
+        store = partial(self._kernels.store, k, v, self.kv.caches[layer], places, self._count)
         self._queue(store, costs.values(self.rows, 2 * spec.kv_size))
 
     def attend(self, layer: int) -> None:
@@ -159,7 +160,7 @@ class DeviceOps:
         attend = partial(
             self._kernels.attend,
             self.buffers.q[: self.rows],
-            self._caches[layer],
+            self.kv.caches[layer],
             self._heads,
             self.inputs.places,
             out,

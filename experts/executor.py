@@ -1,5 +1,6 @@
 """Executor: runs one step of a model that is laid out in the step's inputs; the plain one has it all on the CPU."""
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
@@ -25,10 +26,19 @@ class Executor(Protocol):
         """The head is run for every token that the last layer is run for."""
         ...
 
+    @property
+    def kv_bytes(self) -> int:
+        """What keys and values take of accelerators."""
+        ...
+
     def run(self) -> None: ...
 
     def fetch_x(self) -> None:
         """Have the residual stream of the last step's wanted tokens in the host's buffer, each in its token's row."""
+        ...
+
+    def check_kv(self, wanted: Iterable[int]) -> None:
+        """wanted: blocks of the KV cache that must hold something. Raises RuntimeError where that cannot be."""
         ...
 
     def close(self) -> None:
@@ -51,11 +61,18 @@ class CpuExecutor:
     def head_reads_all(self) -> bool:
         return False
 
+    @property
+    def kv_bytes(self) -> int:
+        return 0
+
     def run(self) -> None:
         self._team.run(self._program, self._inputs.counts)
 
     def fetch_x(self) -> None:
         pass  # it is there
+
+    def check_kv(self, wanted: Iterable[int]) -> None:
+        """There is nowhere but RAM for them."""
 
     def close(self) -> None:
         pass

@@ -38,9 +38,14 @@ class HostCost:
 
     def __init__(self, shape: ModelShape, cpu: CpuProfile) -> None:
         self._shape, self._cpu = shape, CpuCost(cpu, Slower())
+        self._copied_gb_s = cpu.read_gb_s[min(cpu.read_gb_s)].value / 2  # each byte is read and written
 
     def seconds(self, parts: Iterable[Part], inputs: StepInputs) -> float:
         return sum(self._part_ms(part, inputs) for part in parts) / 1e3
+
+    def copy_seconds(self, nbytes: int) -> float:
+        """One thread copies within RAM."""
+        return nbytes / self._copied_gb_s / 1e9
 
     def _part_ms(self, part: Part, inputs: StepInputs) -> float:
         tokens = int(inputs.counts[N_LOGITS if part.narrowed else N_TOKENS])

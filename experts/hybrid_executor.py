@@ -1,5 +1,6 @@
 """HybridExecutor: runs steps on a CPU with accelerators, between which experts may move."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ from ..placement.streaming import LEAST_TOKENS
 from .cpu_ops import CpuOps
 from .decoder import record
 from .device_experts import DeviceExperts
+from .device_kv import DeviceKv, KvRoom
 from .device_ops import DeviceOps
 from .errors import CacheLostError
 from .handover import Handover
@@ -58,7 +60,13 @@ class HybridExecutor:
         self._streams: Streams | None = None
         try:
             for number, one in enumerate(acceleration.kernels):
-                self._take(number, one, weights, streaming=acceleration.streaming is not None)
+                room = KvRoom(
+                    store=ops.cache,
+                    blocks=acceleration.kv_pool(number, ops.cache.num_blocks),
+                    clock=self._devices.clock,
+                    note=self._note,
+                )
+                self._take(number, one, weights, room, streaming=acceleration.streaming is not None)
             self.residency.place(self.placement)
             self.room = ResidentRoom(self.residency, weights)
             for home in self._devices.homes.values():
@@ -73,7 +81,7 @@ class HybridExecutor:
         self._logits = torch.from_numpy(ops.buffers.logits)
         self._record()
 
-    def _take(self, number: int, kernels: Kernels, weights: PackedWeights, *, streaming: bool) -> None:
+    def _take(self, number: int, kernels: Kernels, weights: PackedWeights, room: KvRoom, *, streaming: bool) -> None:
         """Take the memory of an accelerator for what it has to do."""
         placement, spec, accelerator = self.placement, self._spec, self.residency.accelerators[number]
         dense = tuple(layer for layer, device in enumerate(placement.dense) if device == number)
@@ -81,7 +89,7 @@ class HybridExecutor:
         ends = tuple(name for name, device in places.items() if device == number)
         if dense or ends:
             self._devices.homes[number] = DeviceOps(
-                accelerator, kernels, spec, weights, self._inputs, self._ops.cache, dense, ends
+                accelerator, kernels, spec, weights, self._inputs, room, dense, ends
             )
         guests = tuple(
             layer
@@ -111,10 +119,10 @@ class HybridExecutor:
 
     @property
     def head_reads_all(self) -> bool:
-        return self._placement.head != CPU
+        return self.placement.head != CPU
 
     def fetch_x(self) -> None:
-        home = self._devices.homes.get(self._placement.head)
+        home = self._devices.homes.get(self.placement.head)
         if home:
             Handover(self._ops.buffers.x, self._inputs).to_cpu(home)
 
@@ -122,6 +130,20 @@ class HybridExecutor:
     def bytes_streamed(self) -> int:
         """Of weights that were brought to accelerators for one step only."""
         return self._streams.bytes_streamed if self._streams else 0
+
+    @property
+    def kv(self) -> dict[int, DeviceKv]:
+        """By accelerator: the keys and values of layers whose attention it runs."""
+        return {number: home.kv for number, home in self._devices.homes.items() if home.kv.caches}
+
+    @property
+    def kv_bytes(self) -> int:
+        return sum(kv.blocks * kv.block_bytes for kv in self.kv.values())
+
+    def check_kv(self, wanted: Iterable[int]) -> None:
+        wanted = tuple(wanted)
+        for kv in self.kv.values():
+            kv.check_integrity(wanted)
 
     def run(self) -> None:
         """An accelerator that fails meanwhile is given up, one whose memory runs out gives a part of its experts back,
@@ -166,6 +188,7 @@ class HybridExecutor:
             if number == self.placement.head and home.rows:
                 home.accelerator.copy(self._logits[: home.rows], home.buffers.logits[: home.rows], "from")
             home.accelerator.synchronise(home.accelerator.record("from"))
+            home.kv.finish()
         for mixture in recorded.mixtures:
             mixture.take_choices()
         if self._devices.clock:
@@ -177,15 +200,17 @@ class HybridExecutor:
         lost = {number for number in {*self._devices.experts, *self._devices.homes} if self._is_lost(number)}
         if not lost:
             raise error
-        layers, given_back = sum(dense in lost for dense in self.placement.dense), self.residency.given_back_bytes
+        layers = [layer for layer, dense in enumerate(self.placement.dense) if dense in lost]
+        given_back = self.residency.given_back_bytes
         for number in sorted(lost):
             self._drop(number)
-        caches = self._ops.cache.nbytes // self._spec.num_layers * layers
+        caches = self._ops.cache.layer_bytes * len(layers)
         if layers and self._free_memory:
             needed, free = caches + given_back - self.residency.given_back_bytes, self._free_memory()
             if needed > free:
                 sizes = f"{size_text(needed)} of RAM, and {size_text(free)} are free"
                 raise DeviceLostError(f"{error}; what it had would take {sizes}") from error
+        self._ops.cache.add(layers)
         self._do_without(lost, f"{error}; the CPU computes what lay there")
         if layers:
             raise CacheLostError(str(error)) from error

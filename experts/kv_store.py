@@ -1,5 +1,10 @@
 """The paged KV cache in RAM: per layer a run of blocks of 16 positions, laid out as `kv_layout` says."""
 
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
 from ..cpu_kernels.kv_layout import KV_KINDS, key_bytes, part_bytes
 from .memory import arena
 from .spec import ModelSpec
@@ -11,19 +16,27 @@ def kv_block_bytes(spec: ModelSpec, kind: str) -> int:
 
 
 class KvStore:
-    """Memory of `num_blocks` blocks of a kind in KV_KINDS."""
+    """Memory of `num_blocks` blocks of a kind in KV_KINDS. layers: those that have room here; None is all."""
 
-    def __init__(self, spec: ModelSpec, num_blocks: int, kind: str) -> None:
+    def __init__(self, spec: ModelSpec, num_blocks: int, kind: str, layers: Iterable[int] | None = None) -> None:
         self.kind, self.num_blocks, self._head_dim = kind, num_blocks, spec.head_dim
         # head by head: blocks in a row are read as one stream
         self._part_bytes = part_bytes(kind, spec.head_dim)
         self._head_bytes = num_blocks * self._part_bytes
-        self._layer_bytes = spec.num_kv_heads * self._head_bytes
-        self._memory = arena(spec.num_layers * self._layer_bytes)
+        self.layer_bytes = spec.num_kv_heads * self._head_bytes
+        self._layers: dict[int, NDArray[np.uint8]] = {}
+        self.add(range(spec.num_layers) if layers is None else layers)
+
+    def add(self, layers: Iterable[int]) -> None:
+        """Give layers room that have none."""
+        new = [layer for layer in layers if layer not in self._layers]
+        memory = arena(len(new) * self.layer_bytes)
+        for place, layer in enumerate(new):
+            self._layers[layer] = memory[place * self.layer_bytes :][: self.layer_bytes]
 
     def fields(self, layer: int) -> dict[str, int]:
         """The descriptor fields by which ops find the cache of a layer."""
-        keys = self._memory.ctypes.data + layer * self._layer_bytes
+        keys = self._layers[layer].ctypes.data
         return {
             "k_cache": keys,
             "v_cache": keys + key_bytes(self.kind, self._head_dim),
@@ -32,10 +45,15 @@ class KvStore:
             "head_bytes": self._head_bytes,
         }
 
+    def parts(self, layer: int) -> NDArray[np.uint8]:
+        """uint8 [kv_heads, num_blocks, part_bytes] of a layer."""
+        return self._layers[layer].reshape(-1, self.num_blocks, self._part_bytes)
+
     @property
     def nbytes(self) -> int:
-        return self._memory.nbytes
+        return len(self._layers) * self.layer_bytes
 
     def fill(self) -> None:
         """Write every page: those that never were share one page of zeros, which comes from cache."""
-        self._memory[:] = 0
+        for memory in self._layers.values():
+            memory[:] = 0

@@ -17,7 +17,14 @@ class HostClock:
     cost: HostCost
 
     def charge(self, parts: tuple[Part, ...], inputs: StepInputs) -> None:
-        with self.accelerator.host_work(self.cost.seconds(parts, inputs)):
+        self._charge(self.cost.seconds(parts, inputs))
+
+    def charge_copy(self, nbytes: int) -> None:
+        """Of so many bytes, by one thread."""
+        self._charge(self.cost.copy_seconds(nbytes))
+
+    def _charge(self, seconds: float) -> None:
+        with self.accelerator.host_work(seconds):
             pass  # what it did decides how long it took, so that is known only now
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from .cost import CostModel
 from .explain import Facts, cpu_bytes, read_rate, reasons, touched_on_cpu, value_by_gib
 from .hardware import Estimate, HardwareProfile
-from .ledger import Load, Overheads, activation_bytes, device_name, draw_up
+from .ledger import Load, Overheads, activation_bytes, device_name, draw_up, kv_staging_bytes
 from .placed import Prediction, Traffic
 from .plan import LayerPlan, Plan, Rate, digest
 from .planner import Budgets, Planned, plan_placement
@@ -28,6 +28,7 @@ class Wish:
 
     ram, vram: bytes that may be used of the host and of each accelerator, 0 for one that is left out. runtime: bytes of
     RAM for Python and all that is no weight. rows: most sequences of a step. disk: whether experts may stay there.
+    kv_offload: bytes of RAM for keys and values of all layers, where accelerators have room for fewer; 0 for none.
     """
 
     traffic: Traffic
@@ -38,6 +39,7 @@ class Wish:
     runtime: int = GIB // 2
     rows: int = 64
     disk: bool = False
+    kv_offload: int = 0
 
 
 def draft(
@@ -74,11 +76,14 @@ def overheads_of(cost: CostModel, wish: Wish, *, staged: bool) -> Overheads:
     largest = max((layer.num_experts * layer.expert_bytes for layer in shape.layers), default=0)
     expert = max((layer.expert_bytes for layer in shape.layers), default=0)
     handed = 4 * wish.traffic.chunk * shape.hidden_size * 4  # there and back, two steps of an overlap
+    kv_staging = kv_staging_bytes(shape.kv_bytes * shape.kv_block) if wish.kv_offload else 0
     return Overheads(
         runtime=wish.runtime,
         activations=activation_bytes(shape, wish.traffic.chunk, wish.rows),
         staging=tuple(min(largest, size // _STAGING_SHARE) if staged else 0 for size in wish.vram),
-        pinned=len(used) * (handed + (2 * expert if staged else 0)),
+        pinned=len(used) * (handed + (2 * expert if staged else 0) + kv_staging),
+        kv_offload=wish.kv_offload,
+        kv_staging=kv_staging,
     )
 
 

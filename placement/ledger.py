@@ -14,6 +14,7 @@ MIB = 2**20
 # to the brim pages to the host and falls to a tenth of its speed.
 CONTEXT_BYTES = 384 * MIB
 HEADROOM_BYTES = 256 * MIB
+KV_STAGING_BYTES = 32 * MIB  # through which blocks of the KV cache go to RAM and back, unless one needs more
 RAM = "ram"
 _SPAN = 64
 
@@ -54,22 +55,26 @@ class Overheads:
 
     runtime: RAM for Python, the tokenizer, compiled kernels and activations on the CPU; activations: of the largest
     step, on each device. staging: VRAM of each accelerator that layers are streamed into while prompts are computed.
-    pinned: host memory that is handed to and from all accelerators.
+    pinned: host memory that is handed to and from all accelerators. kv_offload: RAM of keys and values in all layers,
+    those of the CPU's and copies of the accelerators'; kv_staging: VRAM of each accelerator that these go through.
     """
 
     runtime: int
     activations: int
     staging: tuple[int, ...] = ()
     pinned: int = 0
+    kv_offload: int = 0
+    kv_staging: int = 0
 
     @property
     def of_ram(self) -> int:
-        return max(self.runtime, self.activations) + self.pinned
+        return max(self.runtime, self.activations) + self.pinned + self.kv_offload
 
     def vram_terms(self, device: int) -> tuple[Term, ...]:
         """Of an accelerator that is used."""
         return (
             Term("prefill staging", self.staging[device]),
+            Term("KV staging", self.kv_staging),
             Term("activations", self.activations),
             Term("accelerator context", CONTEXT_BYTES),
             Term("headroom", HEADROOM_BYTES),
@@ -87,6 +92,22 @@ def device_name(device: int) -> str:
 def kv_positions(shape: ModelShape, streams: int, context: int) -> int:
     """Positions that the pages of so many streams hold, each with so many tokens."""
     return streams * -(-max(context, 1) // shape.kv_block) * shape.kv_block
+
+
+def kv_staging_blocks(block_bytes: int) -> int:
+    """How many blocks of the KV cache go at once to RAM, or come back, while as many others are on their way."""
+    return max(KV_STAGING_BYTES // (2 * _staged_bytes(block_bytes)), 1)
+
+
+def kv_staging_bytes(block_bytes: int) -> int:
+    """The most that this takes of an accelerator, and of pinned host memory, where some layers of a model are whose
+    blocks take so many bytes in all layers."""
+    return max(KV_STAGING_BYTES, 2 * _staged_bytes(block_bytes))
+
+
+def _staged_bytes(block_bytes: int) -> int:
+    """Of a block and its number."""
+    return block_bytes + 8
 
 
 def activation_bytes(shape: ModelShape, tokens: int, rows: int) -> int:
@@ -136,7 +157,10 @@ class Load:
 
 def draw_up(load: Load, overheads: Overheads, ram: int, vram: tuple[int, ...]) -> tuple[Account, ...]:
     """The accounts of RAM and of each accelerator, of which `ram` and `vram` bytes may be used altogether."""
-    accounts = [_account(RAM, ram, load.terms(CPU), _ram_terms(overheads))]
+    terms = load.terms(CPU)
+    kv = sum(term.nbytes for term in terms if term.name == "KV cache")
+    offload = Term("KV offload", max(overheads.kv_offload - kv, 0))
+    accounts = [_account(RAM, ram, terms, (offload,), _ram_terms(overheads))]
     for device, budget in enumerate(vram):
         fixed = overheads.vram_terms(device) if budget else ()
         accounts.append(_account(device_name(device), budget, load.terms(device), fixed))

@@ -14,11 +14,20 @@ def accelerator_rows(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield (
             device["device"],
             f"{device['name']}, {_gib(device['used_bytes'])} of {_gib(device['limit_bytes'])} in use, "
-            f"{_count(device['experts'], 'expert')} in {_gib(device['expert_bytes'])}{growing}",
+            f"{_count(device['experts'], 'expert')} in {_gib(device['expert_bytes'])}{growing}{_kv(device)}",
         )
     given_back = f", {_gib(given)} given back to the system" if (given := data["ram"]["given_back_bytes"]) else ""
     yield "experts", f"{data['ram']['experts']} in RAM{given_back}; {_hits(data)}"
     yield "prediction", f"decode {_compared(data, 'decode')}; prefill {_compared(data, 'prefill')}{_conditions(data)}"
+
+
+def _kv(device: dict[str, Any]) -> str:
+    """What went to RAM and came back, if there was not room for all."""
+    if not device["kv_offloaded"]:
+        return ""
+    counts = device["kv_offloaded"], device["kv_brought_back"]
+    gone, back = (f"{count} ({_gib(count * device['kv_block_bytes'])})" for count in counts)
+    return f"; of {device['kv_blocks']} KV blocks {gone} went to RAM and {back} came back"
 
 
 def _hits(data: dict[str, Any]) -> str:

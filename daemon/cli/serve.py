@@ -66,6 +66,14 @@ KvGib = Annotated[
     float | None,
     typer.Option(help="Memory of the KV cache in GiB.", show_default="4 full contexts, less if memory is short"),
 ]
+KvOffloadGib = Annotated[
+    float | None,
+    typer.Option(
+        "--kv-offload-gib",
+        help="RAM in GiB for a KV cache of prompts that accelerators have no more room for.",
+        show_default="none",
+    ),
+]
 Level = Annotated[
     str, typer.Option(help="The least grave that the log holds: debug, info, warning, error.", metavar="LEVEL")
 ]
@@ -93,6 +101,7 @@ def serve(
     affinity: AffinityName = _DEFAULT.affinity,
     context: Context = _DEFAULT.context,
     kv_gib: KvGib = _DEFAULT.kv_gib,
+    kv_offload_gib: KvOffloadGib = _DEFAULT.kv_offload_gib,
     max_running: Annotated[int, typer.Option(help="Requests in one step of the model.")] = _DEFAULT.max_running,
     max_queued: MaxQueued = _DEFAULT.max_queued,
     kv_cache: KvKind = _DEFAULT.kv_cache,
@@ -122,6 +131,7 @@ def serve(
             affinity=cast(Affinity, affinity),
             context=context,
             kv_gib=kv_gib,
+            kv_offload_gib=kv_offload_gib,
             max_running=max_running,
             max_queued=max_queued,
             kv_cache=cast(KvCache, kv_cache),  # the config checks it, in better words than the parser's
@@ -132,6 +142,10 @@ def serve(
             log_level=cast(LogLevel, log_level),
         )
         digests = key_digests(api_key_file)
+    _serve(config, digests, background=background)
+
+
+def _serve(config: Config, digests: frozenset[bytes], *, background: bool) -> None:
     with _bind(config) as listener:
         config = replace(config, port=listener.getsockname()[1])
         if background and not digests and not is_local(listener):  # else the log is seen anyway

@@ -68,7 +68,7 @@ def _rows(data: dict[str, Any], url: str) -> Iterator[tuple[str, str]]:
     yield (
         "KV cache",
         f"{_gib(memory['kv_bytes'])} reserved, {kv['usage']:.0%} in use, "
-        f"{kv['free_blocks']} of {kv['blocks']} blocks free, {kv['format']}",
+        f"{kv['free_blocks']} of {kv['blocks']} blocks free, {kv['format']}{_prefixes(kv)}",
     )
     yield (
         "requests",
@@ -97,6 +97,11 @@ def _seats(data: dict[str, Any]) -> str:
     """Where the threads sit, if not just anywhere."""
     nodes = f" at {data['memory_nodes']} memory nodes" if data["memory_nodes"] > 1 else ""
     return nodes + (", each bound to a core" if data["affinity"] == "cores" else "")
+
+
+def _prefixes(kv: dict[str, Any]) -> str:
+    """How many blocks there are, if requests may not use them all at once."""
+    return f"; prefixes may fill {kv['prefix_blocks']}" if kv["prefix_blocks"] > kv["blocks"] else ""
 
 
 def _pack_cache(cache: dict[str, Any] | None) -> str:

@@ -32,7 +32,7 @@ def status_data(**changes: Any) -> dict[str, Any]:
         "memory": {"resident_bytes": 2**30, "weight_bytes": 2**29, "kv_bytes": 2**28},
         "accelerators": None,
         "pack_cache": {"state": "writing", "path": "p.packed", "done_bytes": 2**28, "total_bytes": 2**29},
-        "kv": {"format": "f16", "blocks": 8, "free_blocks": 6, "usage": 0.25},
+        "kv": {"format": "f16", "blocks": 8, "free_blocks": 6, "usage": 0.25, "prefix_blocks": 24},
         "requests": {"running": 1, "waiting": 2},
         "tokens_per_second": 12.34,
         "generated_tokens": 99,
@@ -55,7 +55,7 @@ def test_status_shows_formats_load_and_degradations() -> None:
         "ready, up for 1 h 01 min",
         "3 tensors in IQ3_S, run as q8 (re-encoded, not bit-exact)",
         "1.00 GiB in use, 0.50 GiB of it weights",
-        "0.25 GiB reserved, 25% in use, 6 of 8 blocks free",
+        "0.25 GiB reserved, 25% in use, 6 of 8 blocks free, f16; prefixes may fill 24",
         "pack cache writing 0.25 GiB of 0.50 GiB, p.packed",
         "1 running, 2 waiting",
         "12.3 tokens/s in the last seconds, 99 since the start",
@@ -68,11 +68,14 @@ def test_status_shows_formats_load_and_degradations() -> None:
 
 def test_status_shows_accelerators_and_the_foretold_beside_the_measured() -> None:
     device = {"device": "gpu0", "name": "cuda:0", "limit_bytes": 2**30, "used_bytes": 2**29, "expert_bytes": 2**28}
+    kv = {"kv_blocks": 64, "kv_block_bytes": 2**26, "kv_offloaded": 32, "kv_brought_back": 8}
     rate = {"value": 20.0, "low": 18.0, "high": 22.0}
     accelerators = {
         "devices": [
-            device | {"experts": 12, "hits": 30, "growing": True, "lost": False},
-            device | {"device": "gpu1", "name": "cuda:1", "experts": 0, "hits": 0, "growing": False, "lost": True},
+            device | {"experts": 12, "hits": 30, "growing": True, "lost": False} | kv,
+            device
+            | {"device": "gpu1", "name": "cuda:1", "experts": 0, "hits": 0, "growing": False, "lost": True}
+            | {"kv_blocks": 0, "kv_block_bytes": 0, "kv_offloaded": 0, "kv_brought_back": 0},
         ],
         "ram": {"experts": 4, "hits": 10, "given_back_bytes": 2**27},
         "hit_rate": 0.75,
@@ -90,7 +93,8 @@ def test_status_shows_accelerators_and_the_foretold_beside_the_measured() -> Non
         result = run("status", "--url", f"http://127.0.0.1:{port}")
     text = " ".join(result.stdout.split())
     for words in (
-        "gpu0 cuda:0, 0.50 GiB of 1.00 GiB in use, 12 experts in 0.25 GiB, more are coming",
+        "gpu0 cuda:0, 0.50 GiB of 1.00 GiB in use, 12 experts in 0.25 GiB, more are coming; of 64 KV blocks "
+        "32 (2.00 GiB) went to RAM and 8 (0.50 GiB) came back",
         "experts 4 in RAM, 0.12 GiB given back to the system; 75.0% of the choices",
         "gpu1 cuda:1 has failed and is done without; start the daemon again to use it",
         "found theirs on an accelerator: 75.0% on gpu0, 0.0% on gpu1",

@@ -12,7 +12,15 @@ from isotherm.cpu_kernels.kv_layout import KV_KINDS, KvCache
 from isotherm.daemon import paths
 from isotherm.daemon.assembly import context_of
 from isotherm.daemon.config import Config, ConfigError, key_digests, read_api_keys
-from isotherm.daemon.memory import AUTO_CONTEXTS, GIB, RESERVE, Demand, MemoryPlanError, plan_blocks
+from isotherm.daemon.memory import (
+    AUTO_CONTEXTS,
+    GIB,
+    RESERVE,
+    Demand,
+    MemoryPlanError,
+    plan_blocks,
+    plan_offload,
+)
 
 KIB = 2**10
 
@@ -135,6 +143,37 @@ def test_cache_too_small_for_one_request_is_refused_with_both_remedies() -> None
 def test_cache_without_room_for_a_block_offers_no_context_of_zero() -> None:
     with pytest.raises(MemoryPlanError, match=r"less than a request of 4096; give it --kv-gib 0\.02"):
         plan_blocks(demand(kv_bytes=0), 8 * GIB)
+
+
+def test_keys_and_values_on_accelerators_take_no_ram() -> None:
+    free = GIB + RESERVE + 100 * 16 * KIB
+    there = demand(context=1600, kv_bytes=100 * 64 * KIB, device_bytes=48 * KIB)
+    assert plan_blocks(there, free) == 100
+    with pytest.raises(MemoryPlanError, match="does not fit beside the packed weights"):
+        plan_blocks(there, free - 1)
+    assert plan_blocks(demand(context=1600, kv_bytes=100 * 64 * KIB, device_bytes=64 * KIB), GIB + RESERVE) == 100
+
+
+def test_offloaded_blocks_have_room_in_ram_for_every_layer() -> None:
+    there, free = demand(device_bytes=48 * KIB), GIB + RESERVE + GIB // 2
+    assert plan_offload(there, 256, GIB // 2, free) == GIB // 2 // (64 * KIB)
+    with pytest.raises(MemoryPlanError, match=r"--kv-offload-gib 0\.5 does not fit .*; 0\.49 would, or leave it out"):
+        plan_offload(there, 256, GIB // 2, free - 1)
+    with pytest.raises(MemoryPlanError, match=r"\(1\.00 GiB\); leave it out"):
+        plan_offload(there, 256, GIB // 2, GIB + RESERVE + 256 * 64 * KIB)
+
+
+def test_room_for_no_more_blocks_than_accelerators_have_is_refused() -> None:
+    told = r"--kv-offload-gib 0\.015625 holds 4096 tokens, no more than the 4096 that .* give it more than 0\.02"
+    with pytest.raises(MemoryPlanError, match=told):
+        plan_offload(demand(), 256, 256 * 64 * KIB, 8 * GIB)
+    assert plan_offload(demand(), 256, 257 * 64 * KIB, 8 * GIB) == 257
+
+
+def test_there_is_nothing_to_offload_without_an_accelerator() -> None:
+    with pytest.raises(ConfigError, match="--kv-offload-gib is for keys and values that an --accelerator has no room"):
+        Config(kv_offload_gib=1.0)
+    assert Config(kv_offload_gib=1.0, accelerators=("cuda:0",)).kv_offload_gib == 1.0
 
 
 def test_context_beyond_the_models_own_is_refused() -> None:

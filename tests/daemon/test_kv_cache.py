@@ -189,12 +189,34 @@ def test_an_empty_pool_is_refused(num_blocks: int, block_size: int) -> None:
         BlockPool(num_blocks, block_size)
 
 
+@pytest.mark.parametrize("num_resident", [0, 5])
+def test_no_more_can_be_in_use_than_there_are(num_resident: int) -> None:
+    with pytest.raises(ValueError, match=f"of 4 blocks {num_resident} cannot be in use at once; 1 to 4 can"):
+        BlockPool(4, 2, num_resident=num_resident)
+
+
+def test_cached_blocks_without_users_may_be_more_than_can_be_in_use() -> None:
+    pool = BlockPool(6, 2, num_resident=2)
+    for prompt in ([1, 2, 3, 4], [5, 6, 7, 8], [9, 9, 9, 9]):
+        pool.release(filled(pool, prompt))
+    assert pool.num_cached == 6 and len(set(pool.cached_blocks)) == 6
+    first, second = BlockTable([1, 2, 3], ""), BlockTable([5, 6, 7], "")
+    assert pool.open(first, pool.match_prefix(first), 3)
+    assert pool.num_free == 0 and not pool.open(second, pool.match_prefix(second), 3)
+    pool.check_integrity([first])
+    pool.release(first)
+    assert pool.open(second, pool.match_prefix(second), 3)
+
+
 class PoolMachine(RuleBasedStateMachine):
     """The oracle remembers the whole prefix that was written to each block; hits must find just that there."""
 
-    @initialize(num_blocks=st.integers(1, 10), block_size=st.integers(1, 3), colliding=st.booleans())
-    def start(self, num_blocks: int, block_size: int, colliding: bool) -> None:
-        self.pool = BlockPool(num_blocks, block_size, **({"digest": lambda data: data[-8:]} if colliding else {}))
+    @initialize(
+        num_blocks=st.integers(1, 10), block_size=st.integers(1, 3), colliding=st.booleans(), away=st.integers(0, 9)
+    )
+    def start(self, num_blocks: int, block_size: int, colliding: bool, away: int) -> None:
+        digest = {"digest": lambda data: data[-8:]} if colliding else {}
+        self.pool = BlockPool(num_blocks, block_size, **digest, num_resident=max(num_blocks - away, 1))
         self.contents: dict[int, tuple[str, list[int]]] = {}
         self.tables: list[BlockTable] = []
 
@@ -245,13 +267,14 @@ class PoolMachine(RuleBasedStateMachine):
     def books_agree(self) -> None:
         if hasattr(self, "pool"):
             self.pool.check_integrity(self.tables)
+            assert len({block for table in self.tables for block in table.blocks}) <= self.pool.num_resident
 
     def teardown(self) -> None:
         if hasattr(self, "pool"):
             for table in self.tables:
                 self.pool.release(table)
             self.pool.check_integrity([])
-            assert self.pool.num_free == self.pool.num_blocks
+            assert self.pool.num_free == self.pool.num_resident
 
     def pick(self, data: st.DataObject) -> BlockTable | None:
         return data.draw(st.sampled_from(self.tables)) if self.tables else None

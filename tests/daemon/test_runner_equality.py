@@ -47,7 +47,7 @@ class Witness:
     def bench(self, *, num_blocks: int | None = None, max_step_tokens: int | None = None, **limits: int) -> Bench:
         """A scheduler with an empty cache over this runner."""
         self.rows.clear()
-        self.num_blocks = num_blocks or self.runner.num_blocks
+        self.num_blocks = self.num_resident = num_blocks or self.runner.num_blocks
         self.max_step_tokens = max_step_tokens or self.runner.max_step_tokens
         return Bench(self, max_running=min(16, self.max_step_tokens), **limits)  # type: ignore[arg-type]
 

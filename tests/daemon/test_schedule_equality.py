@@ -123,6 +123,7 @@ def play(bench: Bench, schedule: Schedule) -> dict[str, Submit]:
     schedule=SCHEDULES,
     block_size=st.integers(1, 5),
     pool_tokens=st.integers(16, 90),
+    beyond=st.integers(0, 20),
     max_step_tokens=st.integers(3, 40),
     max_running=st.integers(1, 8),
     target_s=st.sampled_from([1e-9, 1e9]),
@@ -132,13 +133,15 @@ def test_any_schedule_gives_each_request_its_own_tokens_and_one_end(
     schedule: Schedule,
     block_size: int,
     pool_tokens: int,
+    beyond: int,
     max_step_tokens: int,
     max_running: int,
     target_s: float,
     fail_calls: set[int],
 ) -> None:
     runner = FakeRunner(
-        num_blocks=-(-pool_tokens // block_size),
+        num_blocks=-(-pool_tokens // block_size) + beyond,
+        num_resident=-(-pool_tokens // block_size),
         block_size=block_size,
         max_step_tokens=max_step_tokens,
         max_context=48,
@@ -147,7 +150,7 @@ def test_any_schedule_gives_each_request_its_own_tokens_and_one_end(
     bench = Bench(runner, target_s=target_s, max_running=min(max_running, max_step_tokens))
     accepted = play(bench, schedule)
     event(f"preempted: {bench.scheduler.num_preemptions > 0}, hit: {bench.pool.num_hit_tokens > 0}")
-    assert bench.pool.num_free == bench.pool.num_blocks
+    assert bench.pool.num_free == bench.pool.num_resident
     for name, submit in accepted.items():
         (finished,) = bench.ends[name]
         sent = bench.texts[name]

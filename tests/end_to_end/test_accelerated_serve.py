@@ -54,6 +54,38 @@ def test_it_answers_as_the_cpu_alone_and_gives_memory_back(tmp_path: Path, model
         assert daemon.stop() == 0
 
 
+def talk(daemon: Daemon) -> list[str]:
+    """Four prompts in turn, three times."""
+    said = []
+    for prompt in [f"tell me of the number {number}, and of all the others" for number in range(4)] * 3:
+        body = {"prompt": prompt, "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+        response = httpx.post(f"{daemon.url}/v1/completions", json=body, timeout=60, trust_env=False)
+        assert response.status_code == 200, response.text
+        said.append(str(response.json()["choices"][0]["text"]))
+    return said
+
+
+def test_prompts_that_it_has_no_room_for_are_kept_in_ram(tmp_path: Path, model: Path) -> None:
+    with running(tmp_path, model, "--context", "80") as daemon:
+        expected = talk(daemon)
+    with running(tmp_path, model, "--context", "80", "--accelerator", CARD, "--kv-offload-gib", "0.001") as daemon:
+        assert talk(daemon) == expected
+        port = daemon.url.rpartition(":")[2]
+        shown = json.loads(command(tmp_path, "status", "--port", port, "--json").stdout)
+        (device,), kv = shown["accelerators"]["devices"], shown["kv"]
+        assert (device["kv_blocks"], kv["blocks"]) == (5, 5) and kv["prefix_blocks"] > 50
+        assert device["kv_offloaded"] > 5 and device["kv_brought_back"] > 5
+        assert shown["prefix_cache"]["hit"] >= 8 * 16 and shown["audit_failures"] == 0
+        assert f"of 5 KV blocks {device['kv_offloaded']} " in command(tmp_path, "status", "--port", port).stdout
+        metrics = daemon.metrics()
+        for way, name in (("to_ram", "kv_offloaded"), ("from_ram", "kv_brought_back")):
+            labels = f'{{device="gpu0",direction="{way}"}}'
+            assert metrics[f"isotherm_kv_offload_blocks_total{labels}"] == device[name]
+            assert metrics[f"isotherm_kv_offload_bytes_total{labels}"] == device[name] * device["kv_block_bytes"]
+        assert metrics['isotherm_kv_device_blocks{device="gpu0"}'] == 5
+        assert daemon.stop() == 0
+
+
 def test_what_is_no_accelerator_is_a_wrong_setting(tmp_path: Path, model: Path) -> None:
     done = command(tmp_path, "serve", model, "--port", 0, "--threads", 2, "--accelerator", "gpu7")
     assert done.returncode == 2

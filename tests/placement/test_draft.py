@@ -88,6 +88,18 @@ def test_room_for_streaming_gives_way_to_weights() -> None:
     assert draft(cost, wish([2 * GIB], ram=ram), planner=layers_first).ledger[1].of("prefill staging") == 0
 
 
+def test_ram_for_a_larger_cache_is_not_given_to_weights() -> None:
+    plain, larger = plan_of([2 * GIB]), plan_of([2 * GIB], kv_offload=GIB)
+    kv = sum(larger.ledger[0].of(name) for name in ("KV cache", "KV offload"))
+    assert kv == GIB and larger.ledger[1].of("KV staging") > 0
+    assert [account.of("KV offload") + account.of("KV staging") for account in plain.ledger] == [0, 0]
+    ram = plain.ledger[0].total + GIB // 4
+    assert plan_of([2 * GIB], kv_offload=GIB, ram=ram + GIB).ledger[0].free >= 0
+    assert plan_of([2 * GIB], ram=ram).ledger[0].free >= 0
+    with pytest.raises(FitError):
+        plan_of([2 * GIB], kv_offload=GIB, ram=ram)
+
+
 def test_what_each_gib_saves_adds_up_to_what_the_card_saves() -> None:
     plan = plan_of([3 * GIB])
     cost = CostModel(large(), with_cards(24 * GIB))

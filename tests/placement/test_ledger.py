@@ -18,6 +18,8 @@ from isotherm.placement.ledger import (
     activation_bytes,
     draw_up,
     kv_positions,
+    kv_staging_blocks,
+    kv_staging_bytes,
 )
 from isotherm.placement.placed import Placement
 from isotherm.placement.shape import CPU
@@ -56,6 +58,24 @@ def test_every_term_is_named_and_counted_where_it_lies() -> None:
         "Python and compiled kernels": 480,
     }
     assert (card.device, card.total, card.free) == ("gpu0", card.budget - card.free, 8 * GIB - card.total)
+
+
+def test_offloaded_keys_and_values_take_ram_in_every_layer_and_a_way_on_the_card() -> None:
+    load, offload = Load(shape=large(), placement=placed(3), positions=2048), 3 * 2048 * large().kv_bytes
+    overheads = replace(OVERHEADS, kv_offload=offload, kv_staging=24 * MIB)
+    ram, card = draw_up(load, overheads, 16 * GIB, (8 * GIB,))
+    plain_ram, plain_card = draw_up(load, OVERHEADS, 16 * GIB, (8 * GIB,))
+    assert ram.of("KV cache") + ram.of("KV offload") == offload
+    assert ram.total - plain_ram.total == offload - plain_ram.of("KV cache")
+    assert card.total - plain_card.total == card.of("KV staging") == 24 * MIB
+    assert overheads.of_ram - OVERHEADS.of_ram == offload
+
+
+@pytest.mark.parametrize("own", [1, 3000, 16 * MIB, 40 * MIB])
+@pytest.mark.parametrize("others", [0, 100 * MIB])
+def test_blocks_on_their_way_take_no_more_than_a_plan_keeps_for_them(own: int, others: int) -> None:
+    blocks = kv_staging_blocks(own)
+    assert blocks >= 1 and 2 * blocks * (own + 8) <= kv_staging_bytes(own + others)
 
 
 def test_an_embedding_that_is_the_head_is_there_once_unless_they_lie_apart() -> None:

@@ -78,7 +78,7 @@ def make_engine(
 ) -> Engine:
     runner = runner or FakeRunner()
     scheduler = Scheduler(
-        BlockPool(runner.num_blocks, runner.block_size),
+        BlockPool(runner.num_blocks, runner.block_size, num_resident=runner.num_resident),
         max_running=max_running,
         max_step_tokens=runner.max_step_tokens,
         max_context=runner.max_context,

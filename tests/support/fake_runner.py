@@ -5,7 +5,7 @@ a wrong position, a lost write or a wrong prefix hit changes the output.
 """
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from hashlib import blake2b
 
 import numpy as np
@@ -38,6 +38,7 @@ class FakeRunner:
         self,
         *,
         num_blocks: int = 64,
+        num_resident: int | None = None,
         block_size: int = 4,
         vocab_size: int = 64,
         max_step_tokens: int = 64,
@@ -46,6 +47,7 @@ class FakeRunner:
         fail_calls: Collection[int] = (),
     ) -> None:
         self.num_blocks = num_blocks
+        self.num_resident = num_blocks if num_resident is None else num_resident
         self.block_size = block_size
         self.vocab_size = vocab_size
         self.max_step_tokens = max_step_tokens
@@ -85,6 +87,9 @@ class FakeRunner:
         states = self._read(chunk)
         return _logits(states[: len(states) - before], self.vocab_size)
 
+    def check_integrity(self, cached: Iterable[int]) -> None:
+        assert set(cached) <= set(range(self.num_blocks))
+
     def close(self) -> None:
         self.closed = True
 
@@ -116,6 +121,7 @@ class FakeRunner:
     def _check(self, plan: StepPlan) -> None:
         """The plan keeps its contract, and no chunk writes a block that another chunk uses."""
         assert 0 < plan.num_tokens <= self.max_step_tokens
+        assert len({block for chunk in plan.chunks for block in chunk.block_table}) <= self.num_resident
         assert len({chunk.request_id for chunk in plan.chunks}) == len(plan.chunks)
         for chunk in plan.chunks:
             end = chunk.start + len(chunk.tokens)

@@ -84,6 +84,7 @@ def hybrid(
     cost: HostCost | None = None,
     streaming: Machine | None = None,
     note: Note | None = None,
+    kv_blocks: Sequence[int] | None = None,
     **limits: Any,
 ) -> Iterator[DecoderRunner]:
     """A runner whose memory on accelerators is given back, which is checked. Torch has one thread meanwhile: the ops
@@ -97,6 +98,7 @@ def hybrid(
         cost=cost,
         streaming=streaming,
         note=note,
+        kv_blocks=kv_blocks,
     )
     try:
         runner = load_runner(model, acceleration=acceleration, **LIMITS | limits)

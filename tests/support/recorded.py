@@ -34,6 +34,7 @@ class Recorded:
         self.runner, self.recorder = runner, recorder
         self.block_size, self.vocab_size, self.max_context = runner.block_size, runner.vocab_size, runner.max_context
         self.num_blocks, self.max_step_tokens = runner.num_blocks, runner.max_step_tokens
+        self.num_resident = runner.num_resident
         self.plans: list[StepPlan] = []
 
     def execute(self, plan: StepPlan) -> NDArray[np.float32]:

@@ -26,7 +26,7 @@ class Bench:
 
     def __init__(self, runner: FakeRunner | None = None, *, target_s: float = 1e9, max_running: int = 8) -> None:
         self.runner = runner or FakeRunner()
-        self.pool = BlockPool(self.runner.num_blocks, self.runner.block_size)
+        self.pool = BlockPool(self.runner.num_blocks, self.runner.block_size, num_resident=self.runner.num_resident)
         self.budget = StepBudget(target_s, self.runner.max_step_tokens)
         self.scheduler = Scheduler(
             self.pool,

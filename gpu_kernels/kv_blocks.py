@@ -1,5 +1,6 @@
-"""Moving blocks of the KV cache: their parts are gathered in a buffer that one copy takes over a link, and scattered
-into other blocks behind it. A block's bytes are the same on every device and in host memory.
+"""Moving blocks of the KV cache, by torch on whatever device they lie: their parts are gathered in a buffer that one
+copy takes over a link, and scattered into other blocks behind it. A block's bytes are the same on every device and in
+host memory.
 
 A buffer holds [layers, kv_heads, N blocks, part_bytes] without gaps, and may be longer.
 """
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..kernels import KvCache
+from .kernels import KvCache
 
 
 def staging_bytes(caches: Sequence[KvCache], count: int) -> int:

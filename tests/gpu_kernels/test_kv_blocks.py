@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 from isotherm.cpu_kernels.kv_layout import KV_KINDS
+from isotherm.gpu_kernels.kv_blocks import gather_blocks, scatter_blocks, staging_bytes
 from isotherm.gpu_kernels.reference.attention import attend
-from isotherm.gpu_kernels.reference.kv_blocks import gather_blocks, scatter_blocks, staging_bytes
 from support.device_kv import cache_of, empty_cache, heads_of, sequences_of
 from support.kv import Cache, random_q, random_table
 from support.torch_values import count_of
