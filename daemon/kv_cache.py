@@ -167,8 +167,8 @@ class BlockPool:
 
     def forget(self) -> None:
         """What the blocks hold is gone: none can be found any more. Nobody may use one."""
-        if self.num_free < self.num_blocks:
-            raise RuntimeError(f"{self.num_blocks - self.num_free} blocks are in use and cannot be forgotten")
+        if used := self.num_blocks - len(self._free):
+            raise RuntimeError(f"{used} blocks are in use and cannot be forgotten")
         self._cached = [None] * self.num_blocks
         self._index.clear()
 
