@@ -9,10 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import replace
 
 from ..experts.errors import CacheLostError
 from .attendants import Attendant, Attendants
@@ -23,43 +20,17 @@ from .guide import Guide, GuideWorkers
 from .inbox import Inbox, QueueLimits
 from .messages import Ask, Failed, Finished, FinishReason, Submit, Token, TokenLogprobs, Usage
 from .metrics import Metrics, RequestTimer
-from .prompt_rows import PromptReader, reader_of
+from .open_request import Floats, OpenRequest
+from .prompt_rows import reader_of
 from .sampler import Sampler
 from .scheduler import Outcome, Scheduler
-from .sequence import NOTHING, Follow
+from .sequence import Follow
 from .status import EngineState, EngineStats
 from .step import Runner, StepPlan, StepRecorder
 
 logger = logging.getLogger(__name__)
 
-Floats = NDArray[np.float32]
-
 _STOPPING = "the engine is shutting down"
-
-
-@dataclass(slots=True)
-class _Request:
-    """What the engine keeps of a request beside the scheduler's sequence."""
-
-    sampler: Sampler
-    timer: RequestTimer
-    reader: PromptReader | None
-    guide: Guide | None
-
-    def sample(self, row: Floats) -> tuple[int, TokenLogprobs | None]:
-        """A token that the rules and the structure allow. Raises EngineError."""
-        if self.guide is None:
-            return self.sampler.sample(row)
-        return self.sampler.sample(row, self.guide.allowed(row.size))
-
-    def follow(self, token: int) -> Follow:
-        """What must come after it. Raises EngineError."""
-        if self.guide is None:
-            return NOTHING
-        follow = self.guide.accept(token)
-        for forced in follow.tokens:
-            self.sampler.skip(forced)
-        return follow
 
 
 class Engine:
@@ -91,7 +62,7 @@ class Engine:
             self._inbox, vocab_size=runner.vocab_size, max_context=scheduler.max_context, stats=self.stats
         )
         self.metrics = Metrics(self.stats, self.events)
-        self._requests: dict[str, _Request] = {}
+        self._requests: dict[str, OpenRequest] = {}
         self._guide_workers = GuideWorkers()
         self._thread = threading.Thread(target=self._run, name="isotherm-engine", daemon=True)
         self._state: EngineState = "starting"
@@ -192,7 +163,7 @@ class Engine:
                 # Log-probabilities of a forced token are known only to the model; bans might forbid it.
                 force = sampling.logprobs is None and sampling.allowed_token_ids is None and not sampling.bad_words
                 guide = Guide(submit.constraint, stop_ids, submit.eos_token_ids, self._guide_workers, force=force)
-            request = _Request(Sampler(sampling, submit.prompt, stop_ids), timer, reader_of(submit), guide)
+            request = OpenRequest(Sampler(sampling, submit.prompt, stop_ids), timer, reader_of(submit), guide)
             self._scheduler.submit(submit)
         except RequestError as error:
             failure = error
