@@ -10,6 +10,7 @@ from ..daemon.events import EventLog
 from ..daemon.metrics import Metrics
 from ..daemon.structures import Structures
 from ..daemon.tokenizer import Tokenizer
+from .chat.speech import Speech
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,8 @@ class Service:
     """One served model.
 
     created: seconds since the epoch. status: what /admin/status answers. api_keys: sha256 digests of the accepted keys;
-    empty leaves the server open.
+    empty leaves the server open. reasoning_names: the fields of OpenAI's messages in which reasoning is told. speech:
+    how the model writes reasoning and calls.
     """
 
     client: EngineClient
@@ -50,6 +52,11 @@ class Service:
     status: Callable[[], Mapping[str, Any]]
     api_keys: frozenset[bytes] = frozenset()
     limits: Limits = field(default_factory=Limits)
+    reasoning_names: tuple[str, ...] = ("reasoning_content",)
+    speech: Speech = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "speech", Speech(self.tokenizer, self.chat_template, self.events))
 
     @property
     def max_context(self) -> int:

@@ -23,6 +23,7 @@ class ChatTemplate:
 
     def __init__(self, source: str | None, *, bos_token: str = "", eos_token: str = "") -> None:
         """Compile the template; None is a model without one. Raises ModelError if it is too long or broken."""
+        self.source = source or ""
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._knows_developer = source is not None and "developer" in source
         self._template = None

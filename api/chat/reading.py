@@ -12,16 +12,24 @@ from .json_depth import JsonDepth
 class ChatReading:
     """Runs a reader over one choice.
 
-    shown: control tokens that the reader needs to see. single: the choice ends with its first call.
+    shown: control tokens that the reader needs to see. single: the choice ends with its first call. hide_reasoning: it
+    is counted, and not told.
     """
 
     def __init__(
-        self, reader: Reader, tokenizer: Tokenizer, shown: Iterable[int] = (), *, single: bool = False
+        self,
+        reader: Reader,
+        tokenizer: Tokenizer,
+        shown: Iterable[int] = (),
+        *,
+        single: bool = False,
+        hide_reasoning: bool = False,
     ) -> None:
         self._reader = reader
         self._tokenizer = tokenizer
         self._shown = tuple(shown)
         self._single = single
+        self._hide_reasoning = hide_reasoning
         self._arguments = JsonDepth()
         self._called = False
         self._undecided = 0  # tokens of which no event has told yet what they are
@@ -40,13 +48,16 @@ class ChatReading:
             if isinstance(events[-1], Reasoning):
                 self.reasoning_tokens += self._undecided
             self._undecided = 0
-        return events
+        return self._visible(events)
 
     def end(self, reason: StopReason, stop_string: str | None) -> Sequence[ChatEvent]:
         """What was held back, and the end."""
         events = self._take(self._reader.finish())
         by_itself = reason == "stop" and stop_string is None
-        return [*events, Ended("tool_calls" if by_itself and self._called else reason, stop_string)]
+        return [*self._visible(events), Ended("tool_calls" if by_itself and self._called else reason, stop_string)]
+
+    def _visible(self, events: list[ChatEvent]) -> list[ChatEvent]:
+        return [event for event in events if not isinstance(event, Reasoning)] if self._hide_reasoning else events
 
     def _take(self, events: Sequence[ChatEvent]) -> list[ChatEvent]:
         """The events up to the end of the call that is to be the only one."""

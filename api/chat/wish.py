@@ -41,7 +41,7 @@ class Thinking:
 class ChatWish:
     """messages: as `daemon.chat_messages` takes them (OpenAI's form, reasoning as `reasoning_content`). sampling: the
     fields of `daemon.request.SamplingParams` that were given. max_tokens: None is all that fit; `max_tokens_param` is
-    the client's name of it. priority: lower is sooner."""
+    the client's name of it. priority: lower is sooner. hide_reasoning: it is not told."""
 
     messages: tuple[Mapping[str, Any], ...]
     tools: tuple[Tool, ...] = ()
@@ -59,3 +59,4 @@ class ChatWish:
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    hide_reasoning: bool = False

@@ -35,18 +35,26 @@ def prepare_chat(service: Service, notes: FieldNotes, raw: bytes, tenant: str) -
     notes.check(body.model_extra)
     include_usage = body.include_usage
     wish = chat_wish(service, body)
-    dialect = ChatDialect(service, wish.n, wish.sampling["logprobs"] is not None, include_usage)
-    dialect.named = wish.tool_choice.mode == "named"
+    dialect = ChatDialect(
+        service,
+        wish.n,
+        wish.sampling["logprobs"] is not None,
+        include_usage,
+        named=wish.tool_choice.mode == "named",
+    )
     return prepare(service, wish, tenant).job(dialect)
 
 
 class ChatDialect:
-    """Writes chat.completion and chat.completion.chunk objects. named: a tool had to be called, by its name."""
+    """Writes chat.completion and chat.completion.chunk objects.
 
-    named = False
+    named: a tool had to be called, by its name.
+    """
 
-    def __init__(self, service: Service, n: int, logprobs: bool, include_usage: bool) -> None:
+    def __init__(self, service: Service, n: int, logprobs: bool, include_usage: bool, *, named: bool = False) -> None:
         self._tokenizer = service.tokenizer
+        self._named = named
+        self._reasoning = service.reasoning_names
         self._n = n
         self._with_logprobs = logprobs
         self._envelope = Envelope("chatcmpl", "chat.completion.chunk", service.model_id, include_usage)
@@ -58,7 +66,7 @@ class ChatDialect:
     def chunks(self, piece: ChatPiece) -> list[dict[str, Any]]:
         """A chunk for each event, the first with the log-probabilities, the finish reason in a chunk of its own."""
         logprobs = self._logprobs(piece.tokens) if piece.tokens else None
-        deltas = [(_delta(event), self._reason(event)) for event in piece.events]
+        deltas = [(self._delta(event), self._reason(event)) for event in piece.events]
         if logprobs and deltas[0][1] is not None:  # tokens that were no part of any text
             deltas.insert(0, ({}, None))
         chunks = []
@@ -76,7 +84,7 @@ class ChatDialect:
         choices = [
             {
                 "index": index,
-                "message": message(each.events),
+                "message": message(each.events, self._reasoning),
                 "logprobs": self._logprobs(each.tokens),
                 "finish_reason": self._reason(each.events[-1]),
             }
@@ -88,7 +96,7 @@ class ChatDialect:
         """OpenAI says "stop" where the call was the only thing that could happen."""
         if not isinstance(event, Ended):
             return None
-        return "stop" if self.named and event.reason == "tool_calls" else event.reason
+        return "stop" if self._named and event.reason == "tool_calls" else event.reason
 
     def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
         return chat_logprobs(tokens, self._tokenizer) if self._with_logprobs else None
@@ -103,25 +111,24 @@ class ChatDialect:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
         return self._envelope.chunk(choice)
 
+    def _delta(self, event: ChatEvent) -> dict[str, Any]:
+        """Id, type and name of a call come once; deltas of calls have no content."""
+        match event:
+            case Text(text):
+                return {"content": text}
+            case Reasoning(text):
+                return dict.fromkeys(self._reasoning, text)
+            case CallBegan(index, call_id, name):
+                function = {"name": name, "arguments": ""}
+                return {"tool_calls": [{"index": index, "id": call_id, "type": "function", "function": function}]}
+            case CallArguments(index, json_text):
+                return {"tool_calls": [{"index": index, "function": {"arguments": json_text}}]}
+            case Ended():
+                return {}
 
-def _delta(event: ChatEvent) -> dict[str, Any]:
-    """Id, type and name of a call come once; deltas of calls have no content."""
-    match event:
-        case Text(text):
-            return {"content": text}
-        case Reasoning(text):
-            return {"reasoning_content": text}
-        case CallBegan(index, call_id, name):
-            function = {"name": name, "arguments": ""}
-            return {"tool_calls": [{"index": index, "id": call_id, "type": "function", "function": function}]}
-        case CallArguments(index, json_text):
-            return {"tool_calls": [{"index": index, "function": {"arguments": json_text}}]}
-        case Ended():
-            return {}
 
-
-def message(events: Sequence[ChatEvent]) -> dict[str, Any]:
-    """The assistant's message. Its content is null where there is nothing but calls."""
+def message(events: Sequence[ChatEvent], names: Sequence[str]) -> dict[str, Any]:
+    """The assistant's message, its reasoning under these names. Its content is null where there are only calls."""
     text = "".join(event.text for event in events if isinstance(event, Text))
     reasoning = "".join(event.text for event in events if isinstance(event, Reasoning))
     calls: list[dict[str, Any]] = []
@@ -133,7 +140,7 @@ def message(events: Sequence[ChatEvent]) -> dict[str, Any]:
             calls[event.index]["function"]["arguments"] += event.json_text
     result: dict[str, Any] = {"role": "assistant", "content": None if calls and not text else text, "refusal": None}
     if reasoning:
-        result["reasoning_content"] = reasoning
+        result |= dict.fromkeys(names, reasoning)
     if calls:
         result["tool_calls"] = calls
     return result

@@ -13,6 +13,11 @@ _NO_EFFORT = "none"
 
 def chat_wish(service: Service, body: ChatRequest) -> ChatWish:
     """What a client asks for. Raises InvalidRequestError that names the field."""
+    if body.continue_final_message and body.add_generation_prompt:
+        raise InvalidRequestError(
+            "continue_final_message goes on with the last message, add_generation_prompt begins a new one; send one",
+            "add_generation_prompt",
+        )
     tools = read_tools(body.tools)
     limit, limit_name = body.max_completion_tokens, "max_completion_tokens"
     if limit is None:
@@ -31,8 +36,10 @@ def chat_wish(service: Service, body: ChatRequest) -> ChatWish:
         stream=bool(body.stream),
         cache_salt=body.cache_salt or "",
         priority=body.priority or 0,
-        add_generation_prompt=body.add_generation_prompt is not False,
+        add_generation_prompt=body.add_generation_prompt is not False and not body.continue_final_message,
+        continue_final_message=bool(body.continue_final_message),
         template_kwargs=body.chat_template_kwargs or {},
+        hide_reasoning=body.include_reasoning is False,
     )
 
 

@@ -11,7 +11,6 @@ _REFUSED: dict[str, tuple[object, ...]] = {
     "audio": (),
     "best_of": (1,),
     "chat_template": (),
-    "continue_final_message": (),
     "documents": (),
     "dry_multiplier": (),
     "dynatemp_range": (),

@@ -1,0 +1,151 @@
+"""Each family's way to call and to think, cut anywhere. Rows: of the list of known bugs of other servers."""
+
+import re
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from isotherm.api.chat.events import CallArguments, CallBegan
+from isotherm.api.tools.formats import FORMATS
+from isotherm.daemon.events import EventLog
+from support.dialogues import (
+    CITY,
+    FAMILIES,
+    TOOLS,
+    Family,
+    calls_of,
+    raw_calls,
+    read,
+    reasoning_of,
+    speech,
+    text_of,
+    wish,
+)
+
+IDS = [f"{family.format}-{place}" for place, family in enumerate(FAMILIES)]
+
+
+def split(text: str, cuts: list[int]) -> list[str]:
+    places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
+    return [text[start:end] for start, end in pairwise(places)]
+
+
+def without_ids(events: list[object]) -> list[object]:
+    return [CallBegan(e.index, "", e.name) if isinstance(e, CallBegan) else e for e in events]
+
+
+def test_every_format_is_tested() -> None:
+    assert {family.format for family in FAMILIES} == {each.name for each in FORMATS} | {"json"}
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=IDS)
+def test_row_13_calls_of_a_family_in_one_piece(family: Family) -> None:
+    events = EventLog()
+    spoken = speech(family.template, events)
+    assert spoken.format.name == family.format
+    told = read(spoken, [family.answer], family.prefix)
+    assert calls_of(told) == list(family.calls)
+    assert (text_of(told), reasoning_of(told)) == (family.text, family.reasoning)
+    assert events.counts() == {}
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=IDS)
+def test_row_12_a_character_at_a_time(family: Family) -> None:
+    spoken = speech(family.template)
+    whole = read(spoken, [family.answer], family.prefix)
+    assert without_ids(read(spoken, list(family.answer), family.prefix)) == without_ids(whole)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=IDS)
+@settings(max_examples=15, deadline=None)
+@given(cuts=st.lists(st.integers(0, 2000), max_size=12), end=st.integers(0, 2000))
+def test_row_14_random_cuts_of_whole_and_broken_answers(family: Family, cuts: list[int], end: int) -> None:
+    """Also of answers that end in the middle, and of what follows an end too early."""
+    spoken = speech(family.template)
+    for text in (family.answer, family.answer[:end], family.answer[:end] + " and so on"):
+        whole = read(spoken, [text], family.prefix)
+        assert without_ids(read(spoken, split(text, cuts), family.prefix)) == without_ids(whole)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=IDS)
+def test_row_15_arguments_in_json_are_the_models_own_text(family: Family) -> None:
+    """Never written anew: what was told is a beginning of what the model wrote."""
+    spoken = speech(family.template)
+    if family.format in ("pythonic", "json", "qwen3_coder", "glm", "minimax", "deepseek_v3.2"):
+        return
+    (_, arguments), *_ = raw_calls(read(spoken, [family.answer], family.prefix))
+    assert arguments in family.answer
+    reader = spoken.reading(wish(), family.prefix)._reader
+    told = ""
+    for char in family.answer:
+        told += "".join(e.json_text for e in reader.push(char) if isinstance(e, CallArguments) and e.index == 0)
+        assert arguments.startswith(told)
+    assert told == arguments
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=IDS)
+def test_arguments_come_before_the_call_is_complete(family: Family) -> None:
+    if family.format in ("pythonic", "json"):
+        return
+    middle = family.answer.index("rich")
+    assert "Z" in raw_calls(read(speech(family.template), [family.answer[:middle]], family.prefix))[0][1]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=IDS)
+def test_unknown_tools_are_text_and_an_event(family: Family) -> None:
+    """No text is lost."""
+    events = EventLog()
+    spoken = speech(family.template, events)
+    asked = wish(tools=(TOOLS[1],))
+    told = read(spoken, [family.answer], family.prefix, asked)
+    assert "get_weather" in text_of(told)
+    assert "Zürich" in text_of(told)
+    assert all(name == "clock" for name, _ in raw_calls(told))
+    assert sum(events.counts().values()) == 1
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=IDS)
+def test_without_tools_nothing_is_a_call(family: Family) -> None:
+    told = read(speech(family.template), [family.answer], family.prefix, wish(tools=()))
+    assert raw_calls(told) == []
+    assert "get_weather" in text_of(told)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=IDS)
+def test_row_3_no_text_is_lost(family: Family) -> None:
+    """A foreign word anywhere in an answer is told, be it as text, reasoning or arguments."""
+    spoken = speech(family.template)
+    for place in range(len(family.answer) + 1):
+        broken = family.answer[:place] + "wörd" + family.answer[place:]
+        if re.search(r'("(id|type)": "?|CALL_ID])\w*wörd', broken):  # members that say nothing
+            continue
+        events = read(spoken, [broken], family.prefix)
+        told = "".join(getattr(event, "text", "") + getattr(event, "json_text", "") for event in events)
+        assert "wörd" in told, broken
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=IDS)
+def test_plain_answers_are_left_alone(family: Family) -> None:
+    answer = " Hello { world } < 3 [x] \n"
+    if family.format == "harmony":
+        answer, expected = f"<|channel|>final<|message|>{answer}", answer
+        assert text_of(read(speech(family.template), list(answer), "<|start|>assistant")) == expected
+    else:
+        assert text_of(read(speech(family.template), list(answer))) == answer
+
+
+def test_ids_are_unique_and_in_the_familys_form() -> None:
+    ids = {}
+    for family in FAMILIES:
+        told = read(speech(family.template), [family.answer], family.prefix)
+        ids[family.format] = [event.call_id for event in told if isinstance(event, CallBegan)]
+        assert len(set(ids[family.format])) == 2
+    assert all(len(call_id) == 9 and call_id.isalnum() for call_id in ids["mistral"])
+    assert ids["kimi_k2"] == ["functions.get_weather:0", "functions.clock:1"]
+    assert all(call_id.startswith("call_") for call_id in ids["hermes"])
+
+
+def test_text_of_a_city_is_hard() -> None:
+    """The sample holds what tags, quotes and brackets must not be confused by."""
+    assert {'"', "\\", "{", "<", "\n", "☕"} <= set(CITY)
