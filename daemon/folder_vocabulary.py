@@ -7,7 +7,7 @@ from typing import Any
 import tokenizers
 
 from ..experts.errors import CheckpointError, UnsupportedModelError
-from .vocabulary import END_TOKENS, Vocabulary, byte_level_bytes, is_byte_token, sentencepiece_bytes
+from .vocabulary import Vocabulary, byte_level_bytes, end_tokens, is_byte_token, sentencepiece_bytes
 
 
 def read_folder(folder: Path) -> Vocabulary:
@@ -22,7 +22,8 @@ def read_folder(folder: Path) -> Vocabulary:
     special = frozenset(token_id for token_id, token in added.items() if token.special)
     tokens = _token_list(encoder, folder)
     bos, eos = (_named_token(encoder, config, name, folder) for name in ("bos_token", "eos_token"))
-    ends = {token_id for token_id in special if tokens[token_id] in END_TOKENS}
+    names = end_tokens(tokens)
+    ends = {token_id for token_id in special if tokens[token_id] in names}
     ends |= {eos} if eos is not None else set()
     for name in ("generation_config.json", "config.json"):
         ends |= _end_ids(_read_json(folder / name), folder / name)

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, models, normalizers, processors
 
 from ..experts.errors import CheckpointError, UnsupportedModelError
 from .pretokenizers import pre_tokenizer
-from .vocabulary import END_TOKENS, SPACE_MARK, Vocabulary, byte_level_bytes, is_byte_token, sentencepiece_bytes
+from .vocabulary import SPACE_MARK, Vocabulary, byte_level_bytes, end_tokens, is_byte_token, sentencepiece_bytes
 
 _PREFIX = "tokenizer.ggml."
 _NO_PRE = "tokenizer.ggml.pre is missing; words are cut by the 'default' rule, which may hurt the output"
@@ -48,7 +48,7 @@ class _Metadata:
         self._types = np.array(types)
         self.bos_id, self.eos_id = self.token_id("bos_token_id"), self.token_id("eos_token_id")
         ends = [self.eos_id, self.token_id("eot_token_id"), self.token_id("eom_token_id")]
-        named_ends = [self.id_of.get(token) for token in END_TOKENS]
+        named_ends = [self.id_of.get(token) for token in end_tokens(self.id_of)]
         self.eos_ids = frozenset(token_id for token_id in ends + named_ends if token_id is not None)
         begins = frozenset() if self.bos_id is None else frozenset({self.bos_id})
         self.special = self.ids(_TokenType.UNKNOWN, _TokenType.CONTROL) | self.eos_ids | begins

@@ -1,6 +1,6 @@
 """Vocabulary: what a tokenizer needs, whichever file it came from."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import tokenizers
@@ -17,11 +17,23 @@ END_TOKENS = frozenset(
         "<|endoftext|>",
         "<|end_of_text|>",
         "<end_of_turn>",
+        "<|user|>",
+        "<|observation|>",
+        "<|call|>",
+        "<|return|>",
         "<EOT>",
         "</s>",
         "<｜end▁of▁sentence｜>",
     }
 )
+_HARMONY_ENDS = frozenset({"<|call|>", "<|return|>"})
+
+
+def end_tokens(names: Container[str]) -> frozenset[str]:
+    """Those of END_TOKENS that end a turn in a vocabulary of these names. Where calls and turns have ends of their own,
+    <|end|> closes but a message of the turn."""
+    parted = all(name in names for name in _HARMONY_ENDS)
+    return END_TOKENS - {"<|end|>"} if parted else END_TOKENS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

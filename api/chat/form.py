@@ -37,9 +37,9 @@ def form_of(service: Service, wish: ChatWish, prompt: str) -> Structure | None:
     if answer is not None and answer.kind == "lark" and calls:
         raise InvalidRequestError("an answer of a given grammar cannot call tools; leave tools out", "tools")
     thinks = service.speech.thinks(wish, prompt)
-    if answer is not None and not calls and service.speech.format is not HARMONY:
-        if answer.kind == "lark" or thinks == "no":
-            return replace(answer, trigger=service.speech.closing if thinks == "inside" else None)
+    plain = not calls and service.speech.format is not HARMONY
+    if answer is not None and plain and (answer.kind == "lark" or thinks == "no"):
+        return replace(answer, trigger=service.speech.closing if thinks == "inside" else None)
     structure = _compose(service.speech, wish, prompt, answer, calls=calls)
     service.structures.compile(structure, "tools" if calls else "response_format")
     return structure

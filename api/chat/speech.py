@@ -1,14 +1,14 @@
 """Speech: how the served model writes reasoning and calls, found in its chat template."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from ...daemon.chat_template import ChatTemplate
 from ...daemon.events import EventLog
 from ...daemon.tokenizer import Tokenizer
 from ..tools.calls import Calls
 from ..tools.formats import HARMONY, detect, read_calls
-from ..tools.harmony import START, harmony
+from ..tools.harmony import MESSAGE, START, harmony
 from ..tools.source import ScriptReader
 from .events import Reader
 from .plain import PlainReader
@@ -27,9 +27,10 @@ class Speech:
         self._tokenizer = tokenizer
         self._events = events
         self._warned: set[str] = set()
-        control = {tokenizer.token_text(token_id): token_id for token_id in tokenizer.special_ids}
-        self._thinking_ids = _among(control, (self.tags.opening, self.tags.closing) if self.tags else ())
-        self._calling_ids = _among(control, self.format.syntax)
+        self.template = template.source
+        self.control = {tokenizer.token_text(token_id): token_id for token_id in tokenizer.special_ids}
+        self._thinking_ids = _among(self.control, (self.tags.opening, self.tags.closing) if self.tags else ())
+        self._calling_ids = _among(self.control, self.format.syntax)
 
     def reading(self, wish: ChatWish, prompt: str) -> ChatReading:
         """What understands one choice of an answer to `prompt`."""
@@ -55,6 +56,32 @@ class Speech:
             return inner
         prefix = tags.opening if self.opens(prompt, wish) else ""
         return ScriptReader(lambda source: think(source, tags, inner), prefix)
+
+    @property
+    def reasoning_format(self) -> str | None:
+        """What reasoning is told from the answer by."""
+        return self.format.name if self.format is HARMONY else self.tags and self.tags.opening
+
+    @property
+    def closing(self) -> str | None:
+        """The tag that ends the model's reasoning."""
+        return None if self.tags is None else self.tags.closing
+
+    def thinks(self, wish: ChatWish, prompt: str) -> Literal["inside", "maybe", "no"]:
+        """Whether an answer begins amid reasoning, may begin with it, or does not."""
+        if self.format is HARMONY:
+            return "no" if self.continues(prompt) else "maybe"
+        if self.tags is None:
+            return "no"
+        if self.opens(prompt, wish):
+            return "inside"
+        settled = wish.continue_final_message or wish.thinking.enabled is False
+        return "no" if settled or prompt.rstrip().endswith(self.tags.closing) else "maybe"
+
+    @staticmethod
+    def continues(prompt: str) -> bool:
+        """Whether a prompt in harmony ends amid a message, behind its header."""
+        return prompt.rfind(MESSAGE) > prompt.rfind(START) >= 0
 
     def opens(self, prompt: str, wish: ChatWish) -> bool:
         """Whether the prompt ends inside the model's reasoning."""

@@ -21,6 +21,8 @@ def router(service: Service) -> APIRouter:
         "created": service.created,
         "owned_by": "isotherm",
         "max_model_len": service.max_context,
+        "tool_format": service.speech.format.name,
+        "reasoning_format": service.speech.reasoning_format,
     }
 
     @routes.get("/v1/models", **described(answer=ModelList))

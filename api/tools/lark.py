@@ -59,3 +59,10 @@ class Lark:
 def pattern(text: str) -> str:
     """A regular expression for the text itself."""
     return _META.sub(lambda match: f"\\x{{{ord(match[0]):x}}}", text)
+
+
+def from_regex(source: str) -> str:
+    """A regular expression as grammars write it."""
+    parts = re.split(r"(\\.|/|\n)", source, flags=re.DOTALL)
+    changed = {"/": "\\/", "\n": "\\n", "\\\n": "\\n"}
+    return f"/{''.join(changed.get(part, part) for part in parts)}/"

@@ -25,7 +25,15 @@ def test_models_lists_the_served_one() -> None:
     body = call(make_service(), "GET", "/v1/models").json()
     assert body["object"] == "list"
     assert body["data"] == [
-        {"id": MODEL, "object": "model", "created": 1_700_000_000, "owned_by": "isotherm", "max_model_len": 1000}
+        {
+            "id": MODEL,
+            "object": "model",
+            "created": 1_700_000_000,
+            "owned_by": "isotherm",
+            "max_model_len": 1000,
+            "tool_format": "json",
+            "reasoning_format": None,
+        }
     ]
 
 

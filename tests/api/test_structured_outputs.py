@@ -124,12 +124,6 @@ def test_two_forms_are_refused_by_both_names() -> None:
     assert "response_format" in error["message"] and "guided_regex" in error["message"]
 
 
-def test_tools_and_a_form_are_refused_together() -> None:
-    tools = [{"type": "function", "function": {"name": "look"}}]
-    assert chat(make_service(), response_format=named(), tools=tools).json()["error"]["param"] == "tools"
-    assert chat(make_service("{}"), response_format=named(), tools=tools, tool_choice="none").status_code == 200
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_unsupported_schema_is_a_400_that_names_the_keyword(stream: bool) -> None:
     response = chat(make_service(), response_format=named({"type": "array", "uniqueItems": True}), stream=stream)
