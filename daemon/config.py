@@ -28,7 +28,7 @@ class Config:
     kv_offload_gib: RAM of a KV cache larger than what accelerators have room for; None is for no more than that.
     pack_cache: whether packed weights are kept on the disk for the next start. plan: a file of `isotherm plan`, which
     says context, KV cache and where weights lie. accelerators: names by which they are opened, the first is "gpu0" of
-    a plan. reasoning_alias: reasoning has both its names in OpenAI's answers. The rest has no flag:
+    a plan. The rest has no flag:
     max_step_tokens bounds a step of the model, step_target_s is how long one with running streams should take,
     max_queued_tokens bounds the prompts that wait, drain_s is what open requests get when the daemon is told to stop.
     """
@@ -48,7 +48,6 @@ class Config:
     plan: Path | None = None
     accelerators: tuple[str, ...] = ()
     api_key_file: Path | None = None
-    reasoning_alias: bool = False
     log_level: LogLevel = "info"
     max_default_context: int = 32768
     max_step_tokens: int = 512

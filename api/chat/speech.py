@@ -1,6 +1,7 @@
 """Speech: how the served model writes reasoning and calls, found in its chat template."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Literal
 
 from ...daemon.chat_template import ChatTemplate
@@ -28,9 +29,19 @@ class Speech:
         self._events = events
         self._warned: set[str] = set()
         self.template = template.source
-        self.control = {tokenizer.token_text(token_id): token_id for token_id in tokenizer.special_ids}
-        self._thinking_ids = _among(self.control, (self.tags.opening, self.tags.closing) if self.tags else ())
-        self._calling_ids = _among(self.control, self.format.syntax)
+
+    @cached_property
+    def control(self) -> Mapping[str, int]:
+        """The ids of the control tokens, by name."""
+        return {self._tokenizer.token_text(token_id): token_id for token_id in self._tokenizer.special_ids}
+
+    @cached_property
+    def _thinking_ids(self) -> tuple[int, ...]:
+        return _among(self.control, (self.tags.opening, self.tags.closing) if self.tags else ())
+
+    @cached_property
+    def _calling_ids(self) -> tuple[int, ...]:
+        return _among(self.control, self.format.syntax)
 
     def reading(self, wish: ChatWish, prompt: str) -> ChatReading:
         """What understands one choice of an answer to `prompt`."""
@@ -60,7 +71,9 @@ class Speech:
     @property
     def reasoning_format(self) -> str | None:
         """What reasoning is told from the answer by."""
-        return self.format.name if self.format is HARMONY else self.tags and self.tags.opening
+        if self.format is HARMONY:
+            return self.format.name
+        return None if self.tags is None else self.tags.opening
 
     @property
     def closing(self) -> str | None:

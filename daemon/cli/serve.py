@@ -91,10 +91,6 @@ Keys = Annotated[
     Path | None,
     typer.Option(help="Ask for an API key: a file of accepted ones, one a line.", show_default="no key is asked for"),
 ]
-ReasoningAlias = Annotated[
-    bool,
-    typer.Option("--reasoning-alias", help="Give reasoning as 'reasoning' too, beside 'reasoning_content'."),
-]
 
 
 def serve(
@@ -113,7 +109,6 @@ def serve(
     plan: PlanFile = _DEFAULT.plan,
     accelerator: AcceleratorNames = None,
     api_key_file: Keys = _DEFAULT.api_key_file,
-    reasoning_alias: ReasoningAlias = _DEFAULT.reasoning_alias,
     background: Annotated[bool, typer.Option("--background", help="Return as soon as the daemon is ready.")] = False,
     log_level: Level = _DEFAULT.log_level,
 ) -> None:
@@ -144,7 +139,6 @@ def serve(
             plan=plan,
             accelerators=tuple(accelerator or _DEFAULT.accelerators),
             api_key_file=api_key_file,
-            reasoning_alias=reasoning_alias,
             log_level=cast(LogLevel, log_level),
         )
         digests = key_digests(api_key_file)
@@ -239,7 +233,6 @@ def _load(
         events=assembly.engine.events,
         status=assembly.status,
         api_keys=digests,
-        reasoning_names=("reasoning_content", "reasoning")[: 1 + config.reasoning_alias],
         limits=Limits(max_choices=min(Limits().max_choices, config.max_queued)),  # more could never be queued
     )
     logger.info("loaded %s in %.1f s", config.model_id, assembly.load_s)

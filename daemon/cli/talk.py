@@ -81,6 +81,7 @@ class _Answer:
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
+        self._thinking = False
         self.finish_reason: str | None = None
 
     @property
@@ -93,17 +94,32 @@ class _Answer:
             raise _RefusedError(chunk["error"])
         for choice in chunk["choices"]:
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
+            self._think(choice["delta"].get("reasoning_content"))
             if piece := choice["delta"].get("content"):
                 self._pieces.append(piece)
+                self._stop_thinking()
                 out.out(piece, end="", highlight=False)
+
+    def _think(self, piece: str | None) -> None:
+        """Reasoning is no part of the answer: it goes to the error stream."""
+        if piece:
+            self._thinking = True
+            err.out(piece, end="", style="dim", highlight=False)
+
+    def _stop_thinking(self) -> None:
+        if self._thinking:
+            err.out("", highlight=False)
+        self._thinking = False
 
     def break_off(self) -> None:
         """End the line, if one was begun, before an error is told."""
+        self._stop_thinking()
         if self._pieces:
             out.out("", highlight=False)
 
     def end(self, note: str = "") -> None:
         """End the line, and add a note that is no part of the text."""
+        self._stop_thinking()
         out.out("", highlight=False)
         if note:
             err.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 from isotherm.api.service import Service
+from isotherm.daemon.chat_template import ChatTemplate
 from isotherm.daemon.cli.output import ExitCode
 from isotherm.daemon.cli.remote import connect
 from isotherm.daemon.cli.talk import Talk
@@ -25,6 +26,14 @@ def test_chat_once_prints_the_answer() -> None:
     with serving(make_service("Hi there")) as port:
         result = run("chat", "--url", f"http://127.0.0.1:{port}", "--once", "hello")
     assert (result.exit_code, result.stdout) == (0, "Hi there\n")
+
+
+def test_chat_shows_reasoning_beside_the_answer() -> None:
+    service = make_service("<think>Hm</think>Yes", chat_template=ChatTemplate("</think>"))
+    with serving(service) as port:
+        result = run("chat", "--url", f"http://127.0.0.1:{port}", "--once", "hello")
+    assert (result.exit_code, result.stdout) == (0, "Yes\n")
+    assert result.stderr.startswith("Hm\n")
 
 
 def test_chat_sends_bytes_that_are_no_text_as_replacement_characters() -> None:

@@ -231,20 +231,6 @@ def test_end_tokens_are_the_configured_ones_and_those_known_by_name(smollm2: Tok
     assert Tokenizer.from_gguf(tiny(eot_token_id=5)).eos_ids == {0, 5}
 
 
-def test_the_end_of_a_message_is_no_end_where_turns_have_their_own() -> None:
-    names = ["<|endoftext|>", "a", "b", "ab", "<|call|>", "<|return|>", "<|end|>", "<|observation|>"]
-    kinds = [3, 1, 1, 1, 3, 3, 3, 3]
-    assert Tokenizer.from_gguf(tiny(tokens=names, merges=["a b"], token_type=kinds)).eos_ids == {0, 4, 5, 7}
-    names[4] = "<|other|>"
-    assert Tokenizer.from_gguf(tiny(tokens=names, merges=["a b"], token_type=kinds)).eos_ids == {0, 5, 6, 7}
-
-
-def test_control_tokens_show_where_they_are_asked_for() -> None:
-    tokenizer = Tokenizer.from_gguf(tiny())
-    shown, hidden = tokenizer.detokenizer([0]), tokenizer.detokenizer()
-    assert [shown.push(0), shown.push(1), hidden.push(0), hidden.push(1)] == ["<|endoftext|>", "a", "", "a"]
-
-
 def test_names_for_templates(smollm2: Tokenizer) -> None:
     assert (smollm2.bos_token, smollm2.eos_token, smollm2.vocab_size) == ("<|im_start|>", "<|im_end|>", 49152)
     assert smollm2.chat_template is not None and "SmolLM" in smollm2.chat_template
