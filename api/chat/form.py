@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...daemon.errors import InvalidRequestError
-from ...daemon.json_schema import check_schema
 from ...daemon.structure import Structure
+from ...daemon.structures import json_for_lark
 from ..service import Service
 from ..tools.formats import HARMONY
 from ..tools.grammar import calls_rule
@@ -17,13 +17,6 @@ from ..tools.shapes import shape_of
 from .speech import Speech, callable_tools
 from .wish import ChatWish
 
-# As in answers that are nothing but JSON: compact, so that no model writes spaces without end.
-_JSON_OPTIONS = {
-    "whitespace_flexible": False,
-    "item_separator": ", ?",
-    "key_separator": ": ?",
-    "json_allowed_escapes": 'nrbtf\\"',
-}
 _SPACE = "/[ \\n]{1,4}/"
 
 
@@ -95,4 +88,5 @@ def _schemas(wish: ChatWish) -> dict[str, Mapping[str, Any]]:
 
 
 def _schema(schema: Any, param: str) -> Mapping[str, Any]:
-    return {**check_schema(json.dumps(schema), param), "x-guidance": _JSON_OPTIONS}
+    checked: Mapping[str, Any] = json.loads(json_for_lark(json.dumps(schema), param))
+    return checked
