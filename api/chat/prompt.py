@@ -15,6 +15,8 @@ _CUT = "\ue000cut\ue000"  # private characters, which no template looks at
 def prompt_text(service: Service, wish: ChatWish) -> str:
     """What the model's template makes of a wish. Raises RequestError."""
     messages = fit_ids(wish.messages, service.speech.format)
+    if service.speech.format is HARMONY:
+        messages = [_with_thinking(message) for message in messages]
     if wish.continue_final_message:
         messages = [*messages[:-1], _marked(messages)]
     text = service.chat_template.render(
@@ -38,6 +40,19 @@ def tool_object(tool: Tool) -> Mapping[str, Any]:
     """A tool as templates expect it: OpenAI's object."""
     function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
     return {"type": "function", "function": function}
+
+
+def _with_thinking(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Templates of harmony call reasoning `thinking`; beside calls they take either that or content."""
+    if not isinstance(message, Mapping) or message.get("role") != "assistant":
+        return message
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    content = message.get("content")
+    if not isinstance(reasoning, str) or not isinstance(content, str | None):
+        return message
+    if message.get("tool_calls") and content:
+        return {**message, "thinking": f"{reasoning}\n\n{content}", "content": ""}
+    return {**message, "thinking": reasoning}
 
 
 def _marked(messages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..chat.events import Text
 from .calls import Calls, NewId, nine_letters, numbered_id, plain_id
@@ -66,21 +66,23 @@ _CODER_TAGS = {
 _DSML = "｜DSML｜"
 _LLAMA_JSON = JsonCalls(between=(";",))
 
+_KIMI = Format(
+    name="kimi_k2",
+    clues=("<|tool_call_begin|>",),
+    marks={
+        "<|tool_call_begin|>": HeaderCalls(
+            re.compile(_KIMI_HEADER), ("<|tool_call_end|>",), ("<|tool_call_begin|>",), own_ids=True
+        )
+    },
+    silent=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+    inner=("<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+    new_id=numbered_id,
+)
 HARMONY = Format(name="harmony", clues=("<|channel|>", "<|message|>"), inner=HARMONY_MARKS)
 FORMATS = (
     HARMONY,
-    Format(
-        name="kimi_k2",
-        clues=("<|tool_call_begin|>",),
-        marks={
-            "<|tool_call_begin|>": HeaderCalls(
-                re.compile(_KIMI_HEADER), ("<|tool_call_end|>",), ("<|tool_call_begin|>",), own_ids=True
-            )
-        },
-        silent=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
-        inner=("<|tool_call_argument_begin|>", "<|tool_call_end|>"),
-        new_id=numbered_id,
-    ),
+    _KIMI,
+    replace(_KIMI, clues=("<|im_middle|>",)),  # the first templates have no calls in them
     Format(
         name="deepseek_v3.2",
         clues=(_DSML,),
@@ -137,6 +139,7 @@ FORMATS = (
             "<tool_call>": TaggedCalls(opening="<function=", **_CODER_TAGS),  # type: ignore[arg-type]
             "<function=": TaggedCalls(**_CODER_TAGS),  # type: ignore[arg-type]
         },
+        silent=("<seed:tool_call>", "</seed:tool_call>"),
         inner=("</tool_call>",),
     ),
     Format(

@@ -81,6 +81,15 @@ def test_rows_35_62_reasoning_is_taken_back_under_both_names(name: str) -> None:
     assert prompt_of(template, messages=messages) == "</think>Hm+Hm"
 
 
+@pytest.mark.parametrize(("content", "told"), [(None, "Hm|"), ("I look.", "Hm\n\nI look.|")])
+def test_harmony_templates_get_reasoning_as_thinking(content: str | None, told: str) -> None:
+    template = "<|channel|><|message|>{{ messages[1].thinking }}|{{ messages[1].content }}"
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    answer = {"role": "assistant", "content": content, "reasoning_content": "Hm", "tool_calls": [call]}
+    prompt = prompt_of(template, messages=[{"role": "user", "content": "x"}, answer])
+    assert prompt == "<|channel|><|message|>" + told
+
+
 def test_reasoning_tokens_are_counted() -> None:
     for answer in ("<think>Hm</think>Yes", says("<think>Hm</think>Yes", 0.0)):
         usage = chat(make_service(answer, chat_template=ChatTemplate(THINKS))).json()["usage"]

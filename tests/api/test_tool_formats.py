@@ -149,3 +149,24 @@ def test_ids_are_unique_and_in_the_familys_form() -> None:
 def test_text_of_a_city_is_hard() -> None:
     """The sample holds what tags, quotes and brackets must not be confused by."""
     assert {'"', "\\", "{", "<", "\n", "☕"} <= set(CITY)
+
+
+@pytest.mark.parametrize(
+    ("template", "form"),
+    [
+        ("<|im_system|>tool_declare<|im_middle|>", "kimi_k2"),
+        ("<seed:tool_call><function=x><parameter=y>", "qwen3_coder"),
+        ("<tool_call>{function-name}\n<arg_key>", "glm"),
+        ("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "deepseek"),
+        ('<|start_header_id|> {"name": ..., "parameters": ...}', "llama3_json"),
+        ("{{ messages }}", "json"),
+    ],
+)
+def test_a_template_tells_its_format(template: str, form: str) -> None:
+    assert speech(template).format.name == form
+
+
+def test_a_mark_around_calls_is_no_text() -> None:
+    answer = "<seed:tool_call>\n<function=clock>\n</function>\n</seed:tool_call>"
+    told = read(speech("<function= <parameter="), [answer])
+    assert (calls_of(told), text_of(told)) == ([("clock", {})], "")
