@@ -54,6 +54,7 @@ class Source:
             free = end if self.ended and not found and not trim else solid
             if free:
                 yield make(self.take(free))
+                self.record()
             if found:
                 self.gap = self.take(end - free)
                 return self.take(len(found[1]))
