@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import warnings
 from typing import Any
 
 from .calls import Calls
@@ -73,10 +74,12 @@ def _closing(source: Source, place: int) -> Waiting[int | None]:
 def _arguments(text: str) -> dict[str, Any] | None:
     """The keyword arguments of a call without its name; None if they are no plain values."""
     try:
-        call = ast.parse(f"f{text.strip()}", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args:
+        with warnings.catch_warnings():  # of escapes that Python does not know
+            warnings.simplefilter("ignore")
+            call = ast.parse(f"f{text.strip()}", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or any(each.arg is None for each in call.keywords):
             return None
-        values = {str(each.arg): ast.literal_eval(_Words().visit(each.value)) for each in call.keywords if each.arg}
+        values = {str(each.arg): ast.literal_eval(_Words().visit(each.value)) for each in call.keywords}
         json.dumps(values, allow_nan=False)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return None

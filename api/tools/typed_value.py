@@ -27,7 +27,9 @@ def value_text(text: str, schema: object, value: Any, *, padded: bool) -> str:
     types = _types(schema)
     is_json = value is not None or bare in ("null", *_PYTHON_WORDS.values())
     if is_json and not ("string" in types and not _fits(json.loads(bare, strict=False), types)):
-        return bare if _is_strict(bare) else json.dumps(value, ensure_ascii=False)
+        strict = bare if _is_strict(bare) else _written(value)
+        if strict is not None:
+            return strict
     return quoted(text.removesuffix("\n") if padded else text)
 
 
@@ -73,6 +75,14 @@ def _is_strict(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def _written(value: Any) -> str | None:
+    """None for numbers that JSON does not know."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return None
 
 
 def _refuse(word: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from isotherm.api.chat.events import CallArguments, CallBegan
+from isotherm.api.chat.wish import Tool
 from isotherm.api.tools.formats import FORMATS
 from isotherm.daemon.events import EventLog
 from support.dialogues import (
@@ -66,6 +67,19 @@ def test_row_14_random_cuts_of_whole_and_broken_answers(family: Family, cuts: li
     for text in (family.answer, family.answer[:end], family.answer[:end] + " and so on"):
         whole = read(spoken, [text], family.prefix)
         assert without_ids(read(spoken, split(text, cuts), family.prefix)) == without_ids(whole)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=IDS)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_row_13_shuffled_syntax_raises_nothing(family: Family, data: st.DataObject) -> None:
+    """And is read the same however it is cut."""
+    words = re.findall(r"<[^<>]*>|\[[A-Z_]+\]|\w+|\s+|.", family.answer)
+    text = "".join(data.draw(st.lists(st.sampled_from([*words, "NaN", "'", "[", '"\\']), max_size=60)))
+    spoken = speech(family.template)
+    whole = read(spoken, [text], family.prefix)
+    cuts = data.draw(st.lists(st.integers(0, 2000), max_size=10))
+    assert without_ids(read(spoken, split(text, cuts), family.prefix)) == without_ids(whole)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=IDS)
@@ -170,3 +184,43 @@ def test_a_mark_around_calls_is_no_text() -> None:
     answer = "<seed:tool_call>\n<function=clock>\n</function>\n</seed:tool_call>"
     told = read(speech("<function= <parameter="), [answer])
     assert (calls_of(told), text_of(told)) == ([("clock", {})], "")
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        ({"type": "integer"}, "3", 3),
+        ({"type": "integer"}, "three", "three"),
+        ({"type": "boolean"}, "True", True),
+        ({"type": "number"}, "NaN", "NaN"),
+        ({}, "None", None),
+        ({}, '{"a": 1}', {"a": 1}),
+        ({}, "plain", "plain"),
+        ({"type": ["string", "null"]}, "null", None),
+        ({"type": ["string", "null"]}, "3", "3"),
+        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "3", 3),
+        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "3.5", "3.5"),
+        ({"enum": ["1", "2"]}, "1", "1"),
+        ({"type": "string"}, "true", "true"),
+        ({"type": "array"}, '["a\nb"]', ["a\nb"]),
+    ],
+)
+def test_bare_parameters_have_the_types_of_the_schema(schema: dict[str, object], text: str, value: object) -> None:
+    tool = Tool("f", "", {"type": "object", "properties": {"p": schema}})
+    answer = f"<tool_call>f\n<arg_key>p</arg_key>\n<arg_value>{text}</arg_value>\n</tool_call>"
+    told = read(speech("<tool_call> <arg_key>"), list(answer), "", wish(tools=(tool,)))
+    assert calls_of(told) == [("f", {"p": value})]
+
+
+@pytest.mark.parametrize("text", ["[f(a='\\d')]", "[f(a={1: 2})]", "[f(a=true, b=null)]"])
+def test_python_calls_may_hold_odd_values(text: str) -> None:
+    told = read(speech("[func_name1("), list(text), "", wish(tools=(Tool("f"),)))
+    assert [name for name, _ in calls_of(told)] == ["f"]
+
+
+@pytest.mark.parametrize(
+    "text", ["[f(1)]", "[f(a=b)]", "[f(a=1", "[f(a={1})]", "[f(**x)]", "[f(a=" + "(" * 500, "[]", "[1]"]
+)
+def test_what_is_no_python_call_is_text(text: str) -> None:
+    told = read(speech("[func_name1("), list(text), "", wish(tools=(Tool("f"),)))
+    assert (raw_calls(told), text_of(told)) == ([], text)
