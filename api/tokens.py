@@ -11,7 +11,8 @@ from starlette.responses import Response
 
 from ..daemon.errors import InvalidRequestError
 from .body import parse, read_json
-from .chat.prepare import prompt_ids, prompt_text
+from .chat.prepare import prompt_ids
+from .chat.prompt import prompt_text
 from .openai.chat_wish import chat_wish
 from .openai.prompts import check_length
 from .openai.sampling import check_model

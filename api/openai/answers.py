@@ -140,6 +140,8 @@ class ModelObject(BaseModel):
     created: int
     owned_by: str
     max_model_len: int
+    tool_format: str
+    reasoning_format: str | None
 
 
 class ModelList(BaseModel):

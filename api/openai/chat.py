@@ -67,7 +67,7 @@ class ChatDialect:
         """A chunk for each event, the first with the log-probabilities, the finish reason in a chunk of its own."""
         logprobs = self._logprobs(piece.tokens) if piece.tokens else None
         deltas = [(self._delta(event), self._reason(event)) for event in piece.events]
-        if logprobs and deltas[0][1] is not None:  # tokens that were no part of any text
+        if logprobs and (not deltas or deltas[0][1] is not None):  # tokens that were no part of any text
             deltas.insert(0, ({}, None))
         chunks = []
         for delta, reason in deltas:
