@@ -16,7 +16,8 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class Constraint:
-    """matcher: at the beginning, never advanced. trigger: what it waits for. is_json: its numbers are kept short.
+    """matcher: at the beginning, never advanced. trigger: what it waits for. is_json: it is JSON or holds some, whose
+    numbers are kept short.
 
     Copies share what the matcher has learned, and its fate if it meets a limit of complexity: `broken` is set then.
     """

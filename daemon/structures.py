@@ -107,7 +107,7 @@ class Structures:
 
     def _compile(self, structure: Structure, param: str) -> Constraint:
         self._check(structure, param)
-        is_json = structure.kind == "json_schema"
+        is_json = structure.kind == "json_schema" or (structure.kind == "lark" and "%json" in structure.source)
         matcher = self._matcher(_grammar(structure, param), param)
         trigger = None
         if structure.trigger is not None:
