@@ -7,7 +7,7 @@ import pytest
 from support.api_service import chunks, complete, make_service
 from support.engine_runs import make_engine, running
 from support.fake_runner import FakeRunner
-from support.scripted_engine import BOS, says
+from support.scripted_engine import BOS, ByteTokenizer, says
 
 
 def test_echo_with_logprobs_begins_with_null() -> None:
@@ -28,6 +28,22 @@ def test_the_begin_token_has_no_room_in_the_text() -> None:
     assert choice["text"] == "ab!"
     assert choice["logprobs"]["tokens"] == ["<bos>", "a", "b", "!"]
     assert choice["logprobs"]["text_offset"] == [0, 0, 1, 2]
+
+
+class SpacingTokenizer(ByteTokenizer):
+    """Puts a space before each text, as SentencePiece does."""
+
+    def encode(self, text: str, *, add_special: bool, parse_special: bool = True) -> list[int]:
+        return super().encode(" " + text, add_special=add_special)
+
+
+def test_a_space_that_the_tokenizer_adds_is_no_part_of_the_text() -> None:
+    """[27]"""
+    service = make_service("!", tokenizer=SpacingTokenizer())
+    choice = complete(service, "ab", echo=True, logprobs=0, max_tokens=1).json()["choices"][0]
+    assert choice["text"] == "ab!"
+    assert choice["logprobs"]["tokens"] == ["<bos>", " ", "a", "b", "!"]
+    assert choice["logprobs"]["text_offset"] == [0, 0, 0, 1, 2]
 
 
 def test_a_stream_with_echo_adds_up_to_the_whole_answer() -> None:
