@@ -4,7 +4,7 @@ from operator import itemgetter
 from typing import Any
 
 import pytest
-from support.api_service import chunks, complete, make_service
+from support.api_service import chat, chunks, complete, make_service
 from support.engine_runs import make_engine, running
 from support.fake_runner import FakeRunner
 from support.scripted_engine import BOS, ByteTokenizer, says
@@ -126,3 +126,24 @@ def test_an_evaluation_harness_scores_continuations(max_tokens: int) -> None:
                 expected += drawn["logprobs"]["token_logprobs"]
             assert scores == expected
             assert len(choice["logprobs"]["top_logprobs"]) == len(prompt) + max_tokens
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_chat_tells_of_its_tokens_too(stream: bool) -> None:
+    """Beside the choices what is of the prompt, and in all chunks together what is of an answer."""
+    fields = {"return_token_ids": True, "prompt_logprobs": 1, "n": 2, "stream": stream}
+    response = chat(make_service(says("ab", 0.001)), "x", **fields)
+    data = chunks(response) if stream else [response.json()]
+    prompt = list(b"user: x\n")
+    assert data[0]["prompt_token_ids"] == prompt
+    assert data[0]["prompt_logprobs"][:2] == [None, {"115": {"logprob": -1.0, "rank": 1, "decoded_token": "s"}}]
+    assert len(data[0]["prompt_logprobs"]) == len(prompt)
+    for index in range(2):
+        parts = [part for each in data for part in each["choices"] if part["index"] == index]
+        assert [token for part in parts for token in part.get("token_ids", [])] == [97, 98, 257]
+
+
+def test_chat_tells_nothing_of_tokens_unasked() -> None:
+    answer = chat(make_service("ab"), "x").json()
+    assert "prompt_token_ids" not in answer
+    assert "token_ids" not in answer["choices"][0]
