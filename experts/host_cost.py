@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cpu_kernels.descriptor import N_LOGITS, N_TOKENS
+from ..cpu_kernels.descriptor import N_HEAD, N_LOGITS, N_TOKENS
 from ..placement.cpu_cost import CpuCost
 from ..placement.device_cost import Slower
 from ..placement.hardware import CpuProfile
@@ -52,7 +52,7 @@ class HostCost:
         if part.what == "step":
             return self._cpu.step_ms
         if part.what == "head":
-            return self._cpu.products_ms((self._shape.head,), tokens)
+            return self._cpu.products_ms((self._shape.head,), int(inputs.counts[N_HEAD]))
         if part.what == "experts":
             return self._experts_ms(part, tokens)
         layer, every = self._shape.layers[part.layer], int(inputs.counts[N_TOKENS])

@@ -64,15 +64,7 @@ class ChatChoice(BaseModel):
     message: AssistantMessage
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length", "tool_calls"]
-
-
-class ChatCompletion(BaseModel):
-    id: str
-    object: Literal["chat.completion"]
-    created: int
-    model: str
-    choices: list[ChatChoice]
-    usage: UsageObject
+    token_ids: list[int] = []
 
 
 class CompletionLogprobs(BaseModel):
@@ -90,6 +82,17 @@ class PromptLogprob(BaseModel):
     logprob: float
     rank: int | None
     decoded_token: str
+
+
+class ChatCompletion(BaseModel):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: UsageObject
+    prompt_token_ids: list[int] = []
+    prompt_logprobs: list[dict[str, PromptLogprob] | None] = []
 
 
 class CompletionChoice(BaseModel):

@@ -1,6 +1,7 @@
 """POST /v1/chat/completions."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter
@@ -15,6 +16,7 @@ from ..service import Service
 from ..stream import Job
 from . import sampling
 from .answers import ChatCompletion
+from .chat_tokens import ChatTokens
 from .chat_wish import chat_wish
 from .endpoint import Envelope, endpoint
 from .fields import FieldNotes
@@ -42,7 +44,13 @@ def prepare_chat(service: Service, notes: FieldNotes, raw: bytes, tenant: str) -
         include_usage,
         named=wish.tool_choice.mode == "named",
     )
-    return prepare(service, wish, tenant).job(dialect)
+    conversation = prepare(service, wish, tenant)
+    job, top = conversation.job(dialect), wish.sampling["prompt_logprobs"]
+    if top is None and not body.return_token_ids:
+        return job
+    prompt = conversation.submits[0].prompt
+    encoder = ChatTokens(job.encoder, prompt, service.tokenizer, ids=bool(body.return_token_ids), top=top)
+    return replace(job, encoder=encoder)
 
 
 class ChatDialect:

@@ -29,7 +29,10 @@ def chat_wish(service: Service, body: ChatRequest) -> ChatWish:
         parallel_tool_calls=body.parallel_tool_calls is not False,
         thinking=_thinking(body),
         structure=structure_of(service, body),
-        sampling=sampling.sampling_fields(body, service, logprobs_wanted(body)),
+        sampling={
+            **sampling.sampling_fields(body, service, logprobs_wanted(body)),
+            "prompt_logprobs": body.prompt_logprobs,
+        },
         max_tokens=limit,
         max_tokens_param=limit_name,
         n=1 if body.n is None else body.n,

@@ -23,8 +23,6 @@ _REFUSED: dict[str, tuple[object, ...]] = {
     "mirostat": (),
     "modalities": (["text"],),
     "prompt_embeds": (),
-    "prompt_logprobs": (),
-    "return_token_ids": (),
     "return_tokens_as_token_ids": (),
     "suffix": (),
     "tfs_z": (1.0,),

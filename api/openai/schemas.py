@@ -62,6 +62,8 @@ class CompletionFields(BaseModel):
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
+    prompt_logprobs: int | None = _told("prompt_logprobs")
+    return_token_ids: bool | None = None
     n: int | None = Field(None, json_schema_extra={"minimum": 1, "maximum": 128})
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -107,9 +109,7 @@ class CompletionRequest(CompletionFields):
     prompt: Prompts
     echo: bool | None = None
     logprobs: int | None = _told("logprobs")
-    prompt_logprobs: int | None = _told("prompt_logprobs")
     truncate_prompt_tokens: int | None = None
-    return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
 
 

@@ -4,10 +4,10 @@ from operator import itemgetter
 from typing import Any
 
 import pytest
-from support.api_service import chunks, complete, make_service
+from support.api_service import chat, chunks, complete, make_service
 from support.engine_runs import make_engine, running
 from support.fake_runner import FakeRunner
-from support.scripted_engine import BOS, says
+from support.scripted_engine import BOS, ByteTokenizer, says
 
 
 def test_echo_with_logprobs_begins_with_null() -> None:
@@ -28,6 +28,22 @@ def test_the_begin_token_has_no_room_in_the_text() -> None:
     assert choice["text"] == "ab!"
     assert choice["logprobs"]["tokens"] == ["<bos>", "a", "b", "!"]
     assert choice["logprobs"]["text_offset"] == [0, 0, 1, 2]
+
+
+class SpacingTokenizer(ByteTokenizer):
+    """Puts a space before each text, as SentencePiece does."""
+
+    def encode(self, text: str, *, add_special: bool, parse_special: bool = True) -> list[int]:
+        return super().encode(" " + text, add_special=add_special)
+
+
+def test_a_space_that_the_tokenizer_adds_is_no_part_of_the_text() -> None:
+    """[27]"""
+    service = make_service("!", tokenizer=SpacingTokenizer())
+    choice = complete(service, "ab", echo=True, logprobs=0, max_tokens=1).json()["choices"][0]
+    assert choice["text"] == "ab!"
+    assert choice["logprobs"]["tokens"] == ["<bos>", " ", "a", "b", "!"]
+    assert choice["logprobs"]["text_offset"] == [0, 0, 0, 1, 2]
 
 
 def test_a_stream_with_echo_adds_up_to_the_whole_answer() -> None:
@@ -110,3 +126,24 @@ def test_an_evaluation_harness_scores_continuations(max_tokens: int) -> None:
                 expected += drawn["logprobs"]["token_logprobs"]
             assert scores == expected
             assert len(choice["logprobs"]["top_logprobs"]) == len(prompt) + max_tokens
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_chat_tells_of_its_tokens_too(stream: bool) -> None:
+    """Beside the choices what is of the prompt, and in all chunks together what is of an answer."""
+    fields = {"return_token_ids": True, "prompt_logprobs": 1, "n": 2, "stream": stream}
+    response = chat(make_service(says("ab", 0.001)), "x", **fields)
+    data = chunks(response) if stream else [response.json()]
+    prompt = list(b"user: x\n")
+    assert data[0]["prompt_token_ids"] == prompt
+    assert data[0]["prompt_logprobs"][:2] == [None, {"115": {"logprob": -1.0, "rank": 1, "decoded_token": "s"}}]
+    assert len(data[0]["prompt_logprobs"]) == len(prompt)
+    for index in range(2):
+        parts = [part for each in data for part in each["choices"] if part["index"] == index]
+        assert [token for part in parts for token in part.get("token_ids", [])] == [97, 98, 257]
+
+
+def test_chat_tells_nothing_of_tokens_unasked() -> None:
+    answer = chat(make_service("ab"), "x").json()
+    assert "prompt_token_ids" not in answer
+    assert "token_ids" not in answer["choices"][0]

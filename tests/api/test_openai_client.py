@@ -111,6 +111,27 @@ def test_completions_with_lists_and_logprobs() -> None:
     assert "".join(chunk.choices[0].text for chunk in streamed) == "ab"
 
 
+def test_completions_with_echo_and_scores() -> None:
+    with client_of(make_service("!")) as client:
+        answer = client.completions.create(model=MODEL, prompt="ab", logprobs=1, echo=True, max_tokens=1)
+        streamed = list(
+            client.completions.create(model=MODEL, prompt="ab", logprobs=1, echo=True, max_tokens=1, stream=True)
+        )
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert (answer.choices[0].text, logprobs.token_logprobs) == ("ab!", [None, -1.0, -2.0, 0.0])
+    told = [chunk.choices[0].logprobs for chunk in streamed]
+    assert [offset for each in told if each for offset in each.text_offset or []] == logprobs.text_offset
+
+
+def test_embeddings() -> None:
+    """The client asks for base64 by itself."""
+    with client_of(make_service()) as client:
+        answer = client.embeddings.create(model=MODEL, input=["a", "b"], dimensions=2)
+    assert [each.index for each in answer.data] == [0, 1]
+    assert answer.data[0].embedding == pytest.approx([0.6, 0.8])
+
+
 def test_models() -> None:
     with client_of(make_service()) as client:
         assert [model.id for model in client.models.list()] == [MODEL]

@@ -72,6 +72,26 @@ def test_signal_lets_the_open_request_finish_and_exits_with_0(tmp_path: Path, mo
     assert answer.json()["usage"]["completion_tokens"] == 1500
 
 
+def test_prompts_are_scored_and_embedded(tmp_path: Path, model: Path) -> None:
+    """The score of a token is what drawing it gives, and an embedding does not depend on how many there are."""
+    with running(tmp_path, model) as daemon, httpx.Client(base_url=daemon.url, trust_env=False, timeout=60) as client:
+
+        def complete(prompt: list[int], **fields: Any) -> dict[str, Any]:
+            body = {"prompt": prompt, "logprobs": 1, "temperature": 0, **fields}
+            answer: dict[str, Any] = client.post("/v1/completions", json=body).json()["choices"][0]["logprobs"]
+            return answer
+
+        ids = client.post("/tokenize", json={"prompt": "the cat sat on the mat " * 30}).json()["tokens"]
+        scored = complete(ids, echo=True, max_tokens=0)
+        drawn = complete(ids[:-1], max_tokens=1, allowed_token_ids=[ids[-1]])
+        assert scored["token_logprobs"][-1] == drawn["token_logprobs"][0]
+        assert len(scored["tokens"]) == len(ids)
+        vectors = client.post("/v1/embeddings", json={"input": [ids, ids[:9]]}).json()["data"]
+        (alone,) = client.post("/v1/embeddings", json={"input": ids}).json()["data"]
+        assert vectors[0]["embedding"] == alone["embedding"]
+        assert vectors[1]["embedding"] != alone["embedding"]
+
+
 def test_the_routing_of_its_traffic_outlives_a_daemon(tmp_path: Path, model: Path) -> None:
     with running(tmp_path, model) as daemon:
         assert ask(daemon, max_tokens=300).status_code == 200
