@@ -6,7 +6,8 @@ from typing import Any, Literal
 import orjson
 from fastapi import APIRouter
 from pydantic import BaseModel
-from starlette.responses import Response
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 
 from .. import __version__
 from .errors import ENGINE_RETRY_AFTER
@@ -22,6 +23,20 @@ _PATHS = (
     "POST /detokenize",
     "POST /apply-template",
     "GET /openapi.json",
+    "POST /v1/responses",
+    "GET /v1/responses/{id}",
+    "DELETE /v1/responses/{id}",
+    "POST /v1/responses/{id}/cancel",
+    "GET /v1/responses/{id}/input_items",
+    "POST /v1/messages",
+    "POST /v1/messages/count_tokens",
+    "POST /api/chat",
+    "POST /api/generate",
+    "POST /api/show",
+    "POST /api/embed",
+    "GET /api/tags",
+    "GET /api/ps",
+    "GET /api/version",
     "GET /health",
     "GET /metrics",
     "GET /version",
@@ -30,11 +45,13 @@ _PATHS = (
     "POST /admin/rebalance",
     "POST /admin/vram",
 )
+_OLLAMA = "Ollama is running"  # the words by which its clients know that somebody speaks their dialect
 
 
 class Root(BaseModel):
     server: str
     model: str
+    ollama_api: str
     paths: list[str]
 
 
@@ -53,9 +70,13 @@ def router(service: Service) -> APIRouter:
     """The operators' routes of a service."""
     routes = APIRouter()
 
-    @routes.get("/", **described(answer=Root))
-    async def root() -> Response:
-        return _json({"server": f"isotherm {__version__}", "model": service.model_id, "paths": _PATHS})
+    @routes.head("/", **described(errors=None))
+    @routes.get("/", **described(answer=Root, stream="text/plain"))
+    async def root(request: Request) -> Response:
+        if "text/plain" in request.headers.get("accept", ""):
+            return PlainTextResponse(_OLLAMA)
+        about = {"server": f"isotherm {__version__}", "model": service.model_id, "ollama_api": _OLLAMA}
+        return _json({**about, "paths": _PATHS})
 
     @routes.head("/health", **described(errors=None))
     @routes.get("/health", **described(answer=Health, errors=Health))

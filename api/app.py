@@ -3,16 +3,23 @@
 from fastapi import FastAPI
 
 from . import accelerators, admin, openapi, rebalance, tokens
+from .anthropic import messages
+from .anthropic.framing import ERROR_SHAPE as ANTHROPIC
 from .auth import ApiKeys
+from .error_shapes import ErrorShapes
 from .errors import HANDLED, handle_error
 from .middleware import BodyLimit, RequestId, SafetyNet
+from .ollama import embed, generation
+from .ollama import models as ollama_models
+from .ollama.framing import ERROR_SHAPE as OLLAMA
 from .openai import chat, completions, embeddings, models
 from .openai.fields import FieldNotes
+from .responses import routes as responses
 from .service import Service
 
 
 def create_app(service: Service) -> FastAPI:
-    """The application. It holds no state beyond the service and a memory of unknown field names."""
+    """The application. Beside the service it holds a memory of unknown field names, and the responses that are kept."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, responses=openapi.FAILURES)
     notes = FieldNotes(service.events)
     app.include_router(chat.router(service, notes))
@@ -20,6 +27,11 @@ def create_app(service: Service) -> FastAPI:
     app.include_router(embeddings.router(service, notes))
     app.include_router(models.router(service))
     app.include_router(tokens.router(service))
+    app.include_router(responses.router(service, notes))
+    app.include_router(messages.router(service, notes))
+    app.include_router(generation.router(service, notes))
+    app.include_router(embed.router(service, notes))
+    app.include_router(ollama_models.router(service))
     app.include_router(admin.router(service))
     app.include_router(accelerators.router(service))
     app.include_router(rebalance.router(service))
@@ -30,5 +42,6 @@ def create_app(service: Service) -> FastAPI:
     app.add_middleware(BodyLimit, limits=service.limits)
     app.add_middleware(ApiKeys, digests=service.api_keys)
     app.add_middleware(SafetyNet)
+    app.add_middleware(ErrorShapes, shapes=(ANTHROPIC, OLLAMA))
     app.add_middleware(RequestId)
     return app

@@ -1,15 +1,18 @@
-"""How errors look to a client: OpenAI's nested object, with one table from exception class to status.
+"""How errors look to a client: OpenAI's nested object where no other dialect is spoken, with one table from exception
+class to status.
 
 Besides the daemon's errors these are raised here:
 
 ApiError(Exception)
 ├── InvalidApiKeyError      401, no or a wrong key
 ├── UnknownModelError       404, a model that is not served
+├── UnknownResponseError    404, a response that is not kept
 ├── BodyTooLargeError       413, the body exceeds the limit
 └── BodyTimeoutError        408, the body did not come in time
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +22,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from ..daemon.errors import EngineError, InvalidRequestError, OverloadedError, RequestError
 
@@ -48,6 +52,12 @@ class UnknownModelError(ApiError):
     param = "model"
 
 
+class UnknownResponseError(ApiError):
+    """No response of this id is kept."""
+
+    param = "response_id"
+
+
 class BodyTooLargeError(ApiError):
     """The request body exceeds the limit."""
 
@@ -70,6 +80,7 @@ _KINDS: dict[type[Exception], Kind] = {
     RequestError: Kind(400, "invalid_request_error"),
     InvalidApiKeyError: Kind(401, "authentication_error", "invalid_api_key"),
     UnknownModelError: Kind(404, "invalid_request_error", "model_not_found"),
+    UnknownResponseError: Kind(404, "invalid_request_error", "response_not_found"),
     BodyTooLargeError: Kind(413, "invalid_request_error", "request_too_large"),
     BodyTimeoutError: Kind(408, "invalid_request_error", "request_timeout"),
     OverloadedError: Kind(429, "rate_limit_error", "rate_limit_exceeded"),
@@ -85,22 +96,38 @@ def kind_of(error: Exception) -> Kind:
     return next((_KINDS[base] for base in type(error).__mro__ if base in _KINDS), _INTERNAL)
 
 
+def message_of(error: Exception) -> str:
+    """What a client is told. An unforeseen error's own text stays in the log."""
+    if kind_of(error) is _INTERNAL:
+        return "The server failed on this request. Its log has the details under the x-request-id."
+    return _cut(str(error.detail) if isinstance(error, HTTPException) else str(error))
+
+
 def error_body(error: Exception) -> dict[str, Any]:
-    """The nested error object. An unforeseen error's own text stays in the log."""
+    """OpenAI's nested error object."""
     kind = kind_of(error)
-    if kind is _INTERNAL:
-        message = "The server failed on this request. Its log has the details under the x-request-id."
-    elif isinstance(error, HTTPException):
-        message = str(error.detail)
-    else:
-        message = str(error)
     code = getattr(error, "code", None) or kind.code
     param: str | None = getattr(error, "param", None)
-    return {"error": {"message": _cut(message), "type": kind.type, "param": param and _cut(param), "code": code}}
+    return {"error": {"message": message_of(error), "type": kind.type, "param": param and _cut(param), "code": code}}
 
 
 def _cut(text: str) -> str:
     return text if len(text) <= _MAX_ECHO else f"{text[:_MAX_ECHO]}..."
+
+
+class ErrorResponse(Response):
+    """An error in the words of the dialect that the path speaks: `scope["state"]["error_body"]`, else OpenAI's."""
+
+    def __init__(self, error: Exception, status: int, headers: Mapping[str, str]) -> None:
+        super().__init__(orjson.dumps(error_body(error)), status, headers, media_type="application/json")
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        words = scope.get("state", {}).get("error_body")
+        if words is not None:
+            self.body = orjson.dumps(words(self._error))
+            self.headers["content-length"] = str(len(self.body))
+        await super().__call__(scope, receive, send)
 
 
 def error_response(error: Exception) -> Response:
@@ -116,7 +143,7 @@ def error_response(error: Exception) -> Response:
         headers["connection"] = "close"  # the rest of the body will not be read
     if isinstance(error, HTTPException) and error.headers:
         headers.update(error.headers)
-    return Response(orjson.dumps(error_body(error)), status, headers, media_type="application/json")
+    return ErrorResponse(error, status, headers)
 
 
 async def handle_error(request: Request, error: Exception) -> Response:

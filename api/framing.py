@@ -27,13 +27,15 @@ def line_frame(data: Mapping[str, Any]) -> bytes:
 @dataclass(frozen=True, slots=True)
 class Framing:
     """frame: an object as bytes. ping: what says that the server is alive; empty where a dialect has nothing. done:
-    what comes last. error: the object that tells of an error, in a stream or as a whole body."""
+    what comes last. error: the object that tells of an error, in a stream or as a whole body. opens_at_once: a stream's
+    opening does not wait for the first token, because clients of the dialect want it before any ping."""
 
     media_type: str
     frame: Callable[[Mapping[str, Any]], bytes]
     ping: bytes
     done: bytes
     error: Callable[[Exception], Mapping[str, Any]]
+    opens_at_once: bool = False
 
 
 OPENAI = Framing("text/event-stream", data_frame, b": ping\n\n", b"data: [DONE]\n\n", error_body)

@@ -20,7 +20,8 @@ class Limits:
     max_body: of one request; max_bodies: of all that are open. body_timeout: how long a client may take to send one.
     max_choices: completions of one request, over all its prompts. ping_interval: longest silence of a stream.
     write_timeout: how long a client may leave a full connection unread before its request is aborted. step_limit: a
-    step of the model that runs for longer hangs, as far as /health is concerned.
+    step of the model that runs for longer hangs, as far as /health is concerned. max_responses, max_response_bytes: of
+    those that /v1/responses keeps, of all clients together.
     """
 
     max_body: int = 8 * 2**20
@@ -30,6 +31,8 @@ class Limits:
     ping_interval: float = 10.0
     write_timeout: float = 60.0
     step_limit: float = 300.0
+    max_responses: int = 1000
+    max_response_bytes: int = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

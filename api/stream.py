@@ -84,7 +84,9 @@ async def events(
     """The frames of a stream. Whatever fails, the last one is `done`, after one error object if there was an error."""
     framing = job.framing
     try:
-        opened = False
+        opened = framing.opens_at_once
+        if opened:
+            yield b"".join(map(framing.frame, job.encoder.opening()))
         async with aclosing(generation.pieces(ping_interval)) as pieces:
             async for piece in pieces:
                 if piece is None:

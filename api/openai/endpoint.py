@@ -4,7 +4,6 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -30,20 +29,32 @@ def endpoint(path: str, prepare: Prepare, service: Service, notes: FieldNotes, t
 
     @routes.post(path, **told)
     async def post(request: Request) -> Response:
-        return await _answer(service, request, partial(prepare, service, notes))
+        return await answer(
+            service, request, lambda raw, tenant: Exchange(service, prepare(service, notes, raw, tenant))
+        )
 
     return routes
 
 
-async def _answer(service: Service, request: Request, prepare: Callable[[bytes, str], Job]) -> Response:
-    """Read the body, check, render and tokenise it in a thread, and hand the job to the engine."""
+async def answer(
+    service: Service, request: Request, make: Callable[[bytes, str], Response], *, any_type: bool = False
+) -> Response:
+    """Read the body and make the response of it in a thread, which checks, renders and tokenises.
+
+    The last argument of `make` is the tenant. any_type: whatever the content type says, the body is JSON.
+    """
     service.client.check_open()  # a full queue should not pay for reading and tokenising
     try:
-        raw = await read_json(request)
+        raw = await (request.body() if any_type else read_json(request))
     except ClientDisconnect:
         return Response(status_code=499)  # the customary name of this case; nobody reads it
+    return await asyncio.to_thread(make, raw, tenant_of(request))
+
+
+def tenant_of(request: Request) -> str:
+    """Whose request it is; "" where no keys are asked for."""
     tenant: str = request.scope["state"].get("tenant", "")
-    return Exchange(service, await asyncio.to_thread(prepare, raw, tenant))
+    return tenant
 
 
 class Envelope:

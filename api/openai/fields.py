@@ -1,6 +1,6 @@
 """Fields that this server does not act on: refused where ignoring them would change the answer, else noted once."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from ...daemon.errors import InvalidRequestError
@@ -68,6 +68,12 @@ class FieldNotes:
                 if value and value not in _REFUSED[name]:
                     raise InvalidRequestError(f"{name} is not supported by this server; leave it out", name)
             elif name not in _HARMLESS:
+                self._note(name)
+
+    def unknown(self, names: Iterable[str], harmless: Container[str]) -> None:
+        """Note the fields of another dialect that are not among the harmless ones."""
+        for name in names:
+            if name not in harmless:
                 self._note(name)
 
     def _note(self, name: str) -> None:

@@ -92,15 +92,15 @@ _PLAIN = {
 }
 
 
-def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
+def stop_strings(stop: str | list[str] | None, param: str = "stop") -> tuple[str, ...]:
     """The texts of a stop field, as many as are allowed."""
     texts = (stop,) if isinstance(stop, str) else tuple(stop or ())
     if len(texts) > _MAX_STOP_STRINGS:
-        raise InvalidRequestError(f"stop has {len(texts)} strings; at most {_MAX_STOP_STRINGS} are allowed", "stop")
+        raise InvalidRequestError(f"{param} has {len(texts)} strings; at most {_MAX_STOP_STRINGS} are allowed", param)
     length = sum(map(len, texts))
     if length > _MAX_STOP_CHARACTERS:
         raise InvalidRequestError(
-            f"stop has {length} characters in all; at most {_MAX_STOP_CHARACTERS} are allowed", "stop"
+            f"{param} has {length} characters in all; at most {_MAX_STOP_CHARACTERS} are allowed", param
         )
     return texts
 

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import anthropic
+import ollama
 import openai
 import pytest
 from isotherm.daemon.runner import kv_block_bytes
@@ -62,6 +64,24 @@ def test_answer_and_stream_are_the_same_text(client: openai.OpenAI) -> None:
     assert chunks[-1].usage == whole.usage.model_copy(
         update={"prompt_tokens_details": chunks[-1].usage.prompt_tokens_details}
     )
+
+
+def test_every_dialect_gives_the_same_text(daemon: Daemon, client: openai.OpenAI) -> None:
+    text = client.chat.completions.create(**GREEDY).choices[0].message.content
+    response = client.responses.create(model=MODEL, input=MESSAGES, temperature=0, max_output_tokens=24)
+    with anthropic.Anthropic(base_url=daemon.url, api_key="none", max_retries=0) as other:
+        message = other.messages.create(
+            model=MODEL, messages=MESSAGES, max_tokens=24, extra_body={"temperature": 0.0}, stream=False
+        )
+        counted = other.messages.count_tokens(model=MODEL, messages=MESSAGES).input_tokens
+    shim = ollama.Client(host=daemon.url)
+    line = shim.chat(model=MODEL, messages=MESSAGES, options={"temperature": 0, "num_predict": 24})
+    shim._client.close()  # it has no public way to close
+    assert text == response.output_text == message.content[0].text == line.message.content
+    assert text
+    cached = message.usage.cache_read_input_tokens
+    assert cached > 0  # the same prompt has been there before, in other words
+    assert message.usage.input_tokens + cached == counted == response.usage.input_tokens == line.prompt_eval_count
 
 
 def test_completion_of_a_plain_prompt(client: openai.OpenAI) -> None:

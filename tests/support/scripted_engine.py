@@ -81,6 +81,7 @@ class ScriptedEngine:
     submitted: list[Submit] = field(default_factory=list)
     aborted: list[tuple[str, FinishReason]] = field(default_factory=list)
     open: dict[str, asyncio.Task[FinishReason]] = field(default_factory=dict)
+    _replays: dict[str, "_Replay"] = field(default_factory=dict)
 
     def submit(self, submit: Submit) -> Mailbox:
         self.check_open()
@@ -88,6 +89,7 @@ class ScriptedEngine:
         replay = _Replay(submit, Mailbox(submit.request_id, asyncio.get_running_loop()), self.cached_tokens)
         task = asyncio.create_task(replay.run(self.script(submit)))
         task.add_done_callback(lambda task: (self.open.pop(submit.request_id), replay.end(task)))
+        self._replays[submit.request_id] = replay
         self.open[submit.request_id] = task
         return replay.mailbox
 
@@ -98,6 +100,7 @@ class ScriptedEngine:
     def abort(self, request_id: str, reason: FinishReason = "abort") -> None:
         self.aborted.append((request_id, reason))
         if request_id in self.open:
+            self._replays[request_id].abort_reason = reason
             self.open[request_id].cancel()
 
     def ask(self, command: Command) -> "Future[Any]":
@@ -115,6 +118,7 @@ class _Replay:
     mailbox: Mailbox
     cached_tokens: int
     sent: int = 0
+    abort_reason: FinishReason = "abort"
 
     def _put(self, message: FromEngine) -> None:
         if self.mailbox.put(message):
@@ -148,8 +152,8 @@ class _Replay:
         if error is not None:
             self._put(Failed(self.submit.request_id, error))
             return
-        reason = "abort" if task.cancelled() else task.result()
-        stopped = reason == "stop"
+        reason = self.abort_reason if task.cancelled() else task.result()
+        stopped = reason == "stop" and not task.cancelled()
         usage = Usage(
             prompt_tokens=len(self.submit.prompt),
             cached_tokens=self.cached_tokens,

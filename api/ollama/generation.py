@@ -1,0 +1,145 @@
+"""POST /api/chat and /api/generate."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import orjson
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ...daemon.errors import ContextLengthError, InvalidRequestError
+from ...daemon.messages import Token
+from ...daemon.request import SamplingParams
+from ..body import parse
+from ..chat.plain import PlainReader
+from ..chat.prepare import Conversation, prepare
+from ..chat.reading import ChatReading
+from ..chat.wish import ChatWish
+from ..openai import sampling
+from ..openai.endpoint import answer
+from ..openai.fields import FieldNotes
+from ..openai.logprobs import chat_logprobs
+from ..openai.prompts import encode
+from ..openai.tools import read_tools
+from ..openapi import described
+from ..service import Service
+from ..stream import Exchange
+from .answers import OllamaLine
+from .clock import Clock
+from .conversation import read_messages
+from .dialect import OllamaDialect, Wrap, chat_message, generated, now
+from .framing import OllamaError, framing_with
+from .names import check_name
+from .options import check_fields, max_tokens_of, sampling_of, structure_of, thinking_of
+from .request import OllamaChat, OllamaGenerate, OllamaRequest
+
+B = TypeVar("B", bound=OllamaRequest)
+
+
+def router(service: Service, notes: FieldNotes) -> APIRouter:
+    """The two endpoints of a service."""
+    routes = APIRouter()
+    maker = _Maker(service, notes)
+
+    def told(body: type[OllamaRequest]) -> Any:
+        return described(body=body, answer=OllamaLine, stream="application/x-ndjson", errors=OllamaError)
+
+    @routes.post("/api/chat", **told(OllamaChat))
+    async def chat(request: Request) -> Response:
+        return await answer(service, request, maker.chat, any_type=True)
+
+    @routes.post("/api/generate", **told(OllamaGenerate))
+    async def generate(request: Request) -> Response:
+        return await answer(service, request, maker.generate, any_type=True)
+
+    return routes
+
+
+class _Maker:
+    """Makes responses of requests."""
+
+    def __init__(self, service: Service, notes: FieldNotes) -> None:
+        self._service = service
+        self._notes = notes
+
+    def chat(self, raw: bytes, tenant: str) -> Response:
+        """Check a request to /api/chat. Raises RequestError or UnknownModelError."""
+        body = self._body(raw, OllamaChat)
+        if not body.messages:
+            return _loaded(body.model, chat_message)
+        messages = read_messages(body.messages)
+        tools = read_tools(body.tools) if body.tools else ()
+        return self._exchange(body, self._conversation(body, messages, tenant, tools=tools), chat_message)
+
+    def generate(self, raw: bytes, tenant: str) -> Response:
+        """Check a request to /api/generate. Raises RequestError or UnknownModelError."""
+        body = self._body(raw, OllamaGenerate)
+        if not body.prompt:
+            return _loaded(body.model, generated)
+        if body.raw:
+            return self._exchange(body, self._raw(body, body.prompt, tenant), generated)
+        messages = [{"role": "user", "content": body.prompt}]
+        if body.system:
+            messages.insert(0, {"role": "system", "content": body.system})
+        return self._exchange(body, self._conversation(body, messages, tenant), generated)
+
+    def _body(self, raw: bytes, model: type[B]) -> B:
+        body = parse(raw, model)
+        check_name(self._service, body.model)
+        check_fields(body, self._notes)
+        return body
+
+    def _conversation(
+        self, body: OllamaRequest, messages: Sequence[Mapping[str, Any]], tenant: str, **fields: Any
+    ) -> Conversation:
+        prefilled = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
+        wish = ChatWish(
+            messages=tuple(messages),
+            thinking=thinking_of(body),
+            structure=structure_of(body),
+            sampling=sampling_of(body),
+            max_tokens=max_tokens_of(body),
+            max_tokens_param="num_predict",
+            stream=body.stream is not False,
+            add_generation_prompt=not prefilled,
+            continue_final_message=prefilled,
+            **fields,
+        )
+        try:
+            return prepare(self._service, wish, tenant)
+        except ContextLengthError as error:
+            if error.param != "num_predict":
+                raise
+        return prepare(self._service, replace(wish, max_tokens=None), tenant)  # here it is what fits, at most
+
+    def _raw(self, body: OllamaGenerate, prompt: str, tenant: str) -> Conversation:
+        """The prompt as it is, without the model's template."""
+        if structure_of(body) is not None:
+            raise InvalidRequestError("format is not supported together with raw", "format")
+        service = self._service
+        ids = encode(service, prompt, "prompt", add_special=True)
+        room = sampling.room_for(service, ids, None, None, "prompt")
+        params = SamplingParams(**sampling_of(body), max_tokens=min(max_tokens_of(body) or room, room))
+        return Conversation(
+            submits=sampling.submits(service, [(ids, params)], 1, tenant),
+            readings=(ChatReading(PlainReader(), service.tokenizer),),
+            stream=body.stream is not False,
+        )
+
+    def _exchange(self, body: OllamaRequest, conversation: Conversation, wrap: Wrap) -> Response:
+        clock = Clock(conversation.readings[0])
+        dialect = OllamaDialect(body.model, wrap, clock.durations, self._logprobs if body.logprobs else None)
+        job = conversation.job(dialect, framing_with(dialect.line({})))
+        return Exchange(self._service, replace(job, readings=(clock,)))
+
+    def _logprobs(self, tokens: Sequence[Token]) -> list[Any]:
+        entries: list[Any] = chat_logprobs(tokens, self._service.tokenizer)["content"]
+        return entries
+
+
+def _loaded(model: str, wrap: Wrap) -> Response:
+    """Clients ask nothing in order to have the model loaded; it always is."""
+    line = {"model": model, "created_at": now(), **wrap({}), "done": True, "done_reason": "load"}
+    return Response(orjson.dumps(line), media_type="application/json")
