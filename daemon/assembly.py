@@ -29,12 +29,12 @@ from .chat_template import ChatTemplate
 from .config import Config, ConfigError, readable
 from .engine import Engine
 from .events import EventLog
-from .inbox import QueueLimits
 from .kv_cache import BlockPool
 from .machine import default_threads, free_memory
 from .memory import GIB, demand_of, plan_blocks
 from .pack_cache import PackCache
 from .paths import cache_folder, packed_folder, routing_file
+from .queue_books import QueueLimits
 from .routing_recorder import RoutingRecorder
 from .runner import DecoderRunner, kv_block_bytes, load_runner, load_weights
 from .scheduler import Scheduler

@@ -18,9 +18,10 @@ from .attendants import Attendant, Attendants
 from .client import EngineClient
 from .errors import EngineError, RequestError
 from .events import EventLog
-from .inbox import Inbox, QueueLimits
+from .inbox import Inbox
 from .messages import Ask, Failed, Finished, FinishReason, Submit, Token, TokenLogprobs, Usage
 from .metrics import Metrics, RequestTimer
+from .queue_books import QueueLimits
 from .sampler import Sampler
 from .scheduler import Outcome, Scheduler
 from .status import EngineState, EngineStats
@@ -295,7 +296,7 @@ class Engine:
     def _publish(self, busy: bool) -> None:
         """Tell clients how things are."""
         numbers = self._scheduler.stats
-        self._inbox.publish_queue(numbers.num_queued, numbers.num_queued_tokens, self._scheduler.budget.prefill_rate)
+        self._inbox.publish_queue(numbers.queued, self._scheduler.budget.prefill_rate)
         self._stats = EngineStats(
             busy=busy,
             heartbeat=time.monotonic(),

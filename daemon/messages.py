@@ -14,13 +14,16 @@ FinishReason = Literal["stop", "length", "abort"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submit:
-    """Ask for a completion of `prompt` (token ids). `cache_salt` separates prefix caches of tenants."""
+    """Ask for a completion of `prompt` (token ids). `cache_salt` separates prefix caches. tenant: on whose account;
+    tenants get equal shares. priority: lower is sooner, within a tenant, see `waiting`."""
 
     request_id: str
     prompt: tuple[int, ...]
     sampling: SamplingParams
     eos_token_ids: frozenset[int]
     cache_salt: str = ""
+    tenant: str = ""
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
