@@ -1,9 +1,11 @@
 """create_app: the HTTP side of one service as an ASGI application."""
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from . import accelerators, admin, rebalance
 from .auth import ApiKeys
+from .cors import cors_settings
 from .errors import HANDLED, handle_error
 from .middleware import BodyLimit, RequestId, SafetyNet
 from .openai import chat, completions, models
@@ -25,7 +27,9 @@ def create_app(service: Service) -> FastAPI:
         app.add_exception_handler(kind, handle_error)
     # The last one added is the outermost.
     app.add_middleware(BodyLimit, limits=service.limits)
-    app.add_middleware(ApiKeys, digests=service.api_keys)
+    app.add_middleware(ApiKeys, digests=service.api_keys, names=service.key_names)
     app.add_middleware(SafetyNet)
+    if service.cors_origins:  # its answers to browsers that ask first need no key
+        app.add_middleware(CORSMiddleware, **cors_settings(service.cors_origins))
     app.add_middleware(RequestId)
     return app

@@ -1,32 +1,55 @@
-"""API keys as bearer tokens. Every route but /health needs one as soon as one key is set."""
+"""API keys. Every route but /health needs one as soon as one key is set."""
 
 import hashlib
 import hmac
+from collections.abc import Iterable, Mapping
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .errors import InvalidApiKeyError, error_response
 
+_HOW = "this server needs an API key: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
+
 
 class ApiKeys:
-    """Lets a request pass if its key's digest is among `digests`; notes the digest as the request's tenant."""
+    """Lets a request pass if its key's digest is among `digests`. names: of keys, by digest.
 
-    def __init__(self, app: ASGIApp, digests: frozenset[bytes]) -> None:
+    Notes in the request's state `key_name`, by which logs and metrics know it, and `tenant`, by which its caches are
+    kept apart: of one length, so that it can be told from what is appended to it.
+    """
+
+    def __init__(self, app: ASGIApp, digests: frozenset[bytes], names: Mapping[bytes, str]) -> None:
         self.app = app
-        self.digests = digests
+        self.names = {digest: names.get(digest, digest.hex()) for digest in digests}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] == "/health" or not self.digests:
+        if scope["type"] != "http" or scope["path"] == "/health" or not self.names:
             await self.app(scope, receive, send)
             return
-        scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
-        digest = hashlib.sha256(key.strip().encode("latin-1")).digest()  # the header's own bytes
-        # All digests are compared, in constant time each, so that timing tells nothing.
-        known = sum(hmac.compare_digest(digest, each) for each in self.digests)
-        if scheme.lower() != "bearer" or not known:
-            error = InvalidApiKeyError("this server needs an API key: send it as 'Authorization: Bearer KEY'")
-            await error_response(error)(scope, receive, send)
+        name = self._name(_keys(Headers(scope=scope)))
+        if name is None:
+            await error_response(InvalidApiKeyError(_HOW))(scope, receive, send)
             return
-        scope.setdefault("state", {})["tenant"] = digest.hex()
+        tenant = hashlib.sha256(name.encode()).hexdigest()
+        scope.setdefault("state", {}).update(key_name=name, tenant=tenant)
         await self.app(scope, receive, send)
+
+    def _name(self, keys: Iterable[str]) -> str | None:
+        """All digests are compared with each key, in constant time, so that timing tells nothing."""
+        found: str | None = None
+        for key in keys:
+            digest = hashlib.sha256(key.encode("latin-1")).digest()  # the header's own bytes
+            for each, name in self.names.items():
+                if hmac.compare_digest(digest, each):
+                    found = name
+        return found
+
+
+def _keys(headers: Headers) -> list[str]:
+    """What is sent as a key: clients of one dialect use the one header, of another the other, some both."""
+    keys = [headers.get("x-api-key", "").strip()]
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        keys.append(key.strip())
+    return [key for key in keys if key]

@@ -35,7 +35,8 @@ class Service:
     """One served model.
 
     created: seconds since the epoch. status: what /admin/status answers. api_keys: sha256 digests of the accepted keys;
-    empty leaves the server open.
+    empty leaves the server open. key_names: by digest, for logs and metrics; keys of one name are one tenant's.
+    cors_origins: of the pages that browsers let in, such as https://chat.example; "*" is all.
     """
 
     client: EngineClient
@@ -47,6 +48,8 @@ class Service:
     events: EventLog
     status: Callable[[], Mapping[str, Any]]
     api_keys: frozenset[bytes] = frozenset()
+    key_names: Mapping[bytes, str] = field(default_factory=dict)
+    cors_origins: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
     @property

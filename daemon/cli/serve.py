@@ -21,7 +21,8 @@ import typer
 from ...cpu_kernels.kv_layout import KvCache
 from ...cpu_kernels.seating import Affinity
 from ...experts.progress import Progress
-from ..config import Config, LogLevel, key_digests
+from ..api_keys import KeyFile, read_key_file
+from ..config import Config, LogLevel, MetricsAlias
 from ..paths import log_file
 from ..state import DaemonState, own_start, read_state, remove_state, write_state
 from .address import BindError, bind, is_local
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 _DEFAULT = Config()
 _OPEN = "anyone who reaches this machine may use the server; ask for keys by --api-key-file, or leave --host out"
+_NO_KEYS = KeyFile({}, (), None)
 _WRITE_EVERY_S = 0.2  # of the progress in the state file
 
 
@@ -90,7 +92,39 @@ AcceleratorNames = Annotated[
 ]
 Keys = Annotated[
     Path | None,
-    typer.Option(help="Ask for an API key: a file of accepted ones, one a line.", show_default="no key is asked for"),
+    typer.Option(
+        help="Ask for an API key: a file of accepted ones, one a line, or their digests by isotherm key.",
+        show_default="no key is asked for",
+    ),
+]
+CorsOrigins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cors-origin",
+        help="A site whose pages browsers let in, such as http://localhost:3000; several times for several, * for all.",
+        metavar="ORIGIN",
+        show_default="none",
+    ),
+]
+AccessLog = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write a line of JSON for each request, without its text; - is the standard error.",
+        metavar="FILE",
+        show_default="none",
+    ),
+]
+Alias = Annotated[
+    str | None,
+    typer.Option(help="Tell metrics by these names too, for dashboards.", metavar="vllm", show_default="none"),
+]
+Traces = Annotated[
+    str | None,
+    typer.Option(
+        help="Send a trace of each request to an OTLP collector; needs the extra otel.",
+        metavar="URL",
+        show_default="none",
+    ),
 ]
 
 
@@ -109,6 +143,10 @@ def serve(
     plan: PlanFile = _DEFAULT.plan,
     accelerator: AcceleratorNames = None,
     api_key_file: Keys = _DEFAULT.api_key_file,
+    cors_origin: CorsOrigins = None,
+    access_log: AccessLog = _DEFAULT.access_log,
+    metrics_alias: Alias = _DEFAULT.metrics_alias,
+    traces: Traces = _DEFAULT.traces,
     background: Annotated[bool, typer.Option("--background", help="Return as soon as the daemon is ready.")] = False,
     log_level: Level = _DEFAULT.log_level,
 ) -> None:
@@ -138,19 +176,23 @@ def serve(
             plan=plan,
             accelerators=tuple(accelerator or _DEFAULT.accelerators),
             api_key_file=api_key_file,
+            cors_origins=tuple(cors_origin or _DEFAULT.cors_origins),
+            access_log=access_log,
+            metrics_alias=cast(MetricsAlias | None, metrics_alias),
+            traces=traces,
             log_level=cast(LogLevel, log_level),
         )
-        digests = key_digests(api_key_file)
+        keys = _NO_KEYS if api_key_file is None else read_key_file(api_key_file)
     with _bind(config) as listener:
         config = replace(config, port=listener.getsockname()[1])
-        if background and not digests and not is_local(listener):  # else the log is seen anyway
+        if background and not keys.names and not is_local(listener):  # else the log is seen anyway
             err.print(f"isotherm: {_OPEN}", style="red", markup=False, highlight=False, soft_wrap=True)
         log = log_file(config.port) if background else None
         pid = None if log is None else detach(log)
         if pid is None:
             _set_up_logging(config.log_level)
             with _announced(config, log) as state:
-                _run(config, digests, listener, state)
+                _run(config, keys, listener, state)
             return
     wait_until_ready(pid, config.port, log_file(config.port))
 
@@ -169,10 +211,10 @@ def _bind(config: Config) -> socket.socket:
         fail(f"{error}; choose another --port or --host", ExitCode.ADDRESS)
 
 
-def _run(config: Config, digests: frozenset[bytes], listener: socket.socket, state: "_State") -> None:
+def _run(config: Config, keys: KeyFile, listener: socket.socket, state: "_State") -> None:
     _stop_at_once_on_signals()
     with _kept_for_good():
-        server, assembly = _load(config, digests, listener, state)
+        server, assembly = _load(config, keys, listener, state)
     from ..housekeeping import tidy
 
     cache, keeper, rebalanced = assembly.cache, assembly.keeper, assembly.rebalanced
@@ -202,9 +244,7 @@ def _kept_for_good() -> Iterator[None]:
         gc.enable()
 
 
-def _load(
-    config: Config, digests: frozenset[bytes], listener: socket.socket, state: "_State"
-) -> tuple["DaemonServer", "Assembly"]:
+def _load(config: Config, keys: KeyFile, listener: socket.socket, state: "_State") -> tuple["DaemonServer", "Assembly"]:
     """The server over the loaded model, and what it is made of."""
     from ...api.app import create_app
     from ...api.service import Limits, Service
@@ -226,12 +266,16 @@ def _load(
         metrics=assembly.engine.metrics,
         events=assembly.engine.events,
         status=assembly.status,
-        api_keys=digests,
+        api_keys=frozenset(keys.names),
+        key_names=keys.names,
+        cors_origins=config.cors_origins,
         limits=Limits(max_choices=min(Limits().max_choices, config.max_queued)),  # more could never be queued
     )
     logger.info("loaded %s in %.1f s", config.model_id, assembly.load_s)
-    if not digests and not is_local(listener):
+    if not keys.names and not is_local(listener):
         assembly.engine.events.record("open_to_network", _OPEN)
+    if keys.exposed is not None:
+        assembly.engine.events.record("api_keys_exposed", keys.exposed)
     server = DaemonServer(create_app(service), assembly, state.ready)
     _on_hangup(server.handle_exit)
     return server, assembly
