@@ -7,9 +7,10 @@ from . import accelerators, admin, rebalance
 from .auth import ApiKeys
 from .cors import cors_settings
 from .errors import HANDLED, handle_error
-from .middleware import BodyLimit, RequestId, SafetyNet
+from .middleware import BodyLimit, SafetyNet
 from .openai import chat, completions, models
 from .openai.fields import FieldNotes
+from .recording import Recording
 from .service import Service
 
 
@@ -31,5 +32,5 @@ def create_app(service: Service) -> FastAPI:
     app.add_middleware(SafetyNet)
     if service.cors_origins:  # its answers to browsers that ask first need no key
         app.add_middleware(CORSMiddleware, **cors_settings(service.cors_origins))
-    app.add_middleware(RequestId)
+    app.add_middleware(Recording, sinks=service.sinks)
     return app

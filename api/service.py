@@ -9,6 +9,7 @@ from ..daemon.client import EngineClient
 from ..daemon.events import EventLog
 from ..daemon.metrics import Metrics
 from ..daemon.tokenizer import Tokenizer
+from .record import Sink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class Service:
     created: seconds since the epoch. status: what /admin/status answers. api_keys: sha256 digests of the accepted keys;
     empty leaves the server open. key_names: by digest, for logs and metrics; keys of one name are one tenant's.
     cors_origins: of the pages that browsers let in, such as https://chat.example; "*" is all.
+    sinks: are told of each request when it has ended.
     """
 
     client: EngineClient
@@ -50,6 +52,7 @@ class Service:
     api_keys: frozenset[bytes] = frozenset()
     key_names: Mapping[bytes, str] = field(default_factory=dict)
     cors_origins: tuple[str, ...] = ()
+    sinks: tuple[Sink, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
     @property

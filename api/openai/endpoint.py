@@ -37,11 +37,13 @@ def endpoint(path: str, prepare: Prepare, service: Service, notes: FieldNotes) -
 
 async def _answer(service: Service, request: Request, prepare: Callable[[bytes, str], Job]) -> Response:
     """Read the body, check, render and tokenise it in a thread, and hand the job to the engine."""
-    service.client.check_open()  # a full queue should not pay for reading and tokenising
+    account: str = request.scope["state"].get("key_name", "")
+    service.client.check_open(account)  # a full queue should not pay for reading
     try:
         raw = await read_json(request)
     except ClientDisconnect:
         return Response(status_code=499)  # the customary name of this case; nobody reads it
+    service.client.check_open(account)  # nor for tokenising, after a body that was long in coming
     tenant: str = request.scope["state"].get("tenant", "")
     return Exchange(service, await asyncio.to_thread(prepare, raw, tenant))
 

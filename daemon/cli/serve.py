@@ -31,8 +31,26 @@ from .model_options import KvKind
 from .output import ExitCode, err, fail, refusals
 from .program import program
 from .progress import progress_bars, stage_lines
+from .serve_options import (
+    AcceleratorNames,
+    AccessLog,
+    AffinityName,
+    Alias,
+    Context,
+    CorsOrigins,
+    Keys,
+    KvGib,
+    Level,
+    MaxQueued,
+    Model,
+    NoPackCache,
+    PlanFile,
+    Threads,
+    Traces,
+)
 
 if TYPE_CHECKING:
+    from ...api.sinks import Sinks
     from ..assembly import Assembly
     from .server import DaemonServer
 
@@ -42,90 +60,6 @@ _DEFAULT = Config()
 _OPEN = "anyone who reaches this machine may use the server; ask for keys by --api-key-file, or leave --host out"
 _NO_KEYS = KeyFile({}, (), None)
 _WRITE_EVERY_S = 0.2  # of the progress in the state file
-
-
-Model = Annotated[
-    Path | None,
-    typer.Argument(help="A .gguf file or a safetensors folder; none is the embedded demo model.", show_default=False),
-]
-Threads = Annotated[int | None, typer.Option(help="CPU threads of the engine.", show_default="one per physical core")]
-AffinityName = Annotated[
-    str,
-    typer.Option(
-        "--affinity",
-        help="What threads are bound to; none is their memory node, if there are several.",
-        metavar="none|cores",
-    ),
-]
-Context = Annotated[
-    int | None,
-    typer.Option(
-        help="Most tokens of prompt and answer together.",
-        show_default=f"the model's own, at most {_DEFAULT.max_default_context}",
-    ),
-]
-KvGib = Annotated[
-    float | None,
-    typer.Option(help="Memory of the KV cache in GiB.", show_default="4 full contexts, less if memory is short"),
-]
-Level = Annotated[
-    str, typer.Option(help="The least grave that the log holds: debug, info, warning, error.", metavar="LEVEL")
-]
-MaxQueued = Annotated[int, typer.Option(help="Requests that may wait; the next one is answered 429.")]
-NoPackCache = Annotated[
-    bool, typer.Option("--no-pack-cache", help="Pack the weights in memory at each start, and keep no file of them.")
-]
-PlanFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--plan", help="Serve as a plan says that isotherm plan --out wrote.", metavar="FILE", show_default=False
-    ),
-]
-AcceleratorNames = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--accelerator",
-        help="A graphics card to use, such as cuda:0, or emulated:vram=2GiB,link=16GBps; several times for several.",
-        metavar="NAME",
-        show_default="none",
-    ),
-]
-Keys = Annotated[
-    Path | None,
-    typer.Option(
-        help="Ask for an API key: a file of accepted ones, one a line, or their digests by isotherm key.",
-        show_default="no key is asked for",
-    ),
-]
-CorsOrigins = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--cors-origin",
-        help="A site whose pages browsers let in, such as http://localhost:3000; several times for several, * for all.",
-        metavar="ORIGIN",
-        show_default="none",
-    ),
-]
-AccessLog = Annotated[
-    Path | None,
-    typer.Option(
-        help="Write a line of JSON for each request, without its text; - is the standard error.",
-        metavar="FILE",
-        show_default="none",
-    ),
-]
-Alias = Annotated[
-    str | None,
-    typer.Option(help="Tell metrics by these names too, for dashboards.", metavar="vllm", show_default="none"),
-]
-Traces = Annotated[
-    str | None,
-    typer.Option(
-        help="Send a trace of each request to an OTLP collector; needs the extra otel.",
-        metavar="URL",
-        show_default="none",
-    ),
-]
 
 
 def serve(
@@ -183,6 +117,10 @@ def serve(
             log_level=cast(LogLevel, log_level),
         )
         keys = _NO_KEYS if api_key_file is None else read_key_file(api_key_file)
+    _start(config, keys, background)
+
+
+def _start(config: Config, keys: KeyFile, background: bool) -> None:
     with _bind(config) as listener:
         config = replace(config, port=listener.getsockname()[1])
         if background and not keys.names and not is_local(listener):  # else the log is seen anyway
@@ -213,8 +151,9 @@ def _bind(config: Config) -> socket.socket:
 
 def _run(config: Config, keys: KeyFile, listener: socket.socket, state: "_State") -> None:
     _stop_at_once_on_signals()
+    sinks = _open_sinks(config)
     with _kept_for_good():
-        server, assembly = _load(config, keys, listener, state)
+        server, assembly = _load(config, keys, sinks, listener, state)
     from ..housekeeping import tidy
 
     cache, keeper, rebalanced = assembly.cache, assembly.keeper, assembly.rebalanced
@@ -228,8 +167,22 @@ def _run(config: Config, keys: KeyFile, listener: socket.socket, state: "_State"
             reason = server.serve_on(listener)
     except BindError as error:
         fail(str(error), ExitCode.ADDRESS)
+    finally:
+        sinks.close()
     if reason is not None:
         raise typer.Exit(reason)
+
+
+def _open_sinks(config: Config) -> "Sinks":
+    from ...api.sinks import Sinks
+    from ...api.traces import MissingPackagesError
+
+    try:
+        return Sinks(config.access_log, config.traces, config.model_id)
+    except OSError as error:
+        fail(f"--access-log {config.access_log} cannot be written: {error}", ExitCode.USAGE)
+    except MissingPackagesError as error:
+        fail(str(error), ExitCode.USAGE)
 
 
 @contextmanager
@@ -244,7 +197,9 @@ def _kept_for_good() -> Iterator[None]:
         gc.enable()
 
 
-def _load(config: Config, keys: KeyFile, listener: socket.socket, state: "_State") -> tuple["DaemonServer", "Assembly"]:
+def _load(
+    config: Config, keys: KeyFile, sinks: "Sinks", listener: socket.socket, state: "_State"
+) -> tuple["DaemonServer", "Assembly"]:
     """The server over the loaded model, and what it is made of."""
     from ...api.app import create_app
     from ...api.service import Limits, Service
@@ -269,8 +224,10 @@ def _load(config: Config, keys: KeyFile, listener: socket.socket, state: "_State
         api_keys=frozenset(keys.names),
         key_names=keys.names,
         cors_origins=config.cors_origins,
+        sinks=sinks.all,
         limits=Limits(max_choices=min(Limits().max_choices, config.max_queued)),  # more could never be queued
     )
+    assembly.engine.metrics.add(sinks.metrics)
     logger.info("loaded %s in %.1f s", config.model_id, assembly.load_s)
     if not keys.names and not is_local(listener):
         assembly.engine.events.record("open_to_network", _OPEN)
