@@ -1,19 +1,22 @@
 """create_app: the HTTP side of one service as an ASGI application."""
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from . import accelerators, admin, openapi, rebalance, tokens
 from .anthropic import messages
 from .anthropic.framing import ERROR_SHAPE as ANTHROPIC
 from .auth import ApiKeys
+from .cors import cors_settings
 from .error_shapes import ErrorShapes
 from .errors import HANDLED, handle_error
-from .middleware import BodyLimit, RequestId, SafetyNet
+from .middleware import BodyLimit, SafetyNet
 from .ollama import embed, generation
 from .ollama import models as ollama_models
 from .ollama.framing import ERROR_SHAPE as OLLAMA
 from .openai import chat, completions, embeddings, models
 from .openai.fields import FieldNotes
+from .recording import Recording
 from .responses import routes as responses
 from .service import Service
 
@@ -40,8 +43,10 @@ def create_app(service: Service) -> FastAPI:
         app.add_exception_handler(kind, handle_error)
     # The last one added is the outermost.
     app.add_middleware(BodyLimit, limits=service.limits)
-    app.add_middleware(ApiKeys, digests=service.api_keys)
+    app.add_middleware(ApiKeys, digests=service.api_keys, names=service.key_names)
     app.add_middleware(SafetyNet)
+    if service.cors_origins:  # its answers to browsers that ask first need no key
+        app.add_middleware(CORSMiddleware, **cors_settings(service.cors_origins))
     app.add_middleware(ErrorShapes, shapes=(ANTHROPIC, OLLAMA))
-    app.add_middleware(RequestId)
+    app.add_middleware(Recording, sinks=service.sinks)
     return app

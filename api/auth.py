@@ -1,46 +1,68 @@
-"""API keys, as bearer tokens or in x-api-key. Every route but /health needs one as soon as one key is set."""
+"""API keys. Every route but /health needs one as soon as one key is set."""
 
 import hashlib
 import hmac
+from collections.abc import Iterable, Mapping
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .errors import InvalidApiKeyError, error_response
 
+_HOW = "this server needs an API key: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
+
 
 class ApiKeys:
-    """Lets a request pass if its key's digest is among `digests`; notes the digest as the request's tenant."""
+    """Lets a request pass if its key's digest is among `digests`. names: of keys, by digest.
 
-    def __init__(self, app: ASGIApp, digests: frozenset[bytes]) -> None:
+    Notes in the request's state `key_name`, by which logs and metrics know it, and `tenant`, by which its caches are
+    kept apart: of one length, so that it can be told from what is appended to it.
+    """
+
+    def __init__(self, app: ASGIApp, digests: frozenset[bytes], names: Mapping[bytes, str]) -> None:
         self.app = app
-        self.digests = digests
+        self.names = {digest: names.get(digest, digest.hex()) for digest in digests}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] == "/health" or not self.digests:
+        if scope["type"] != "http" or scope["path"] == "/health" or not self.names:
             await self.app(scope, receive, send)
             return
-        digest = next((sent for sent in map(_digest, _sent_keys(Headers(scope=scope))) if self._known(sent)), None)
-        if digest is None:
-            error = InvalidApiKeyError(
-                "this server needs an API key: send it as 'Authorization: Bearer KEY' or as 'x-api-key: KEY'"
-            )
-            await error_response(error)(scope, receive, send)
+        name = self._name(_keys(Headers(scope=scope)))
+        if name is None:
+            await error_response(InvalidApiKeyError(_HOW))(scope, receive, send)
             return
-        scope.setdefault("state", {})["tenant"] = digest.hex()
+        tenant = hashlib.sha256(name.encode()).hexdigest()
+        scope.setdefault("state", {}).update(key_name=name, tenant=tenant)
         await self.app(scope, receive, send)
 
-    def _known(self, digest: bytes) -> bool:
-        """All digests are compared, in constant time each, so that timing tells nothing."""
-        return bool(sum(hmac.compare_digest(digest, each) for each in self.digests))
+    def _name(self, keys: Iterable[str]) -> str | None:
+        """All digests are compared with each key, in constant time, so that timing tells nothing."""
+        found: str | None = None
+        for key in keys:
+            digest = hashlib.sha256(key.encode("latin-1")).digest()  # the header's own bytes
+            for each, name in self.names.items():
+                if hmac.compare_digest(digest, each):
+                    found = name
+        return found
 
 
-def _sent_keys(headers: Headers) -> tuple[str, ...]:
-    """The keys that a request carries. Anthropic's clients may send both headers, one of them stale."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    sent = (token if scheme.lower() == "bearer" else "", headers.get("x-api-key", ""))
-    return tuple(key.strip() for key in sent if key.strip())
+def account_of(request: Request) -> str:
+    """The name on whose account it is; "" where no keys are asked for."""
+    account: str = request.scope["state"].get("key_name", "")
+    return account
 
 
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("latin-1")).digest()  # the header's own bytes
+def tenant_of(request: Request) -> str:
+    """Whose caches it may use; "" where no keys are asked for."""
+    tenant: str = request.scope["state"].get("tenant", "")
+    return tenant
+
+
+def _keys(headers: Headers) -> list[str]:
+    """What is sent as a key: clients of one dialect use the one header, of another the other, some both."""
+    keys = [headers.get("x-api-key", "").strip()]
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        keys.append(key.strip())
+    return [key for key in keys if key]

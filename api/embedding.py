@@ -2,14 +2,18 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from starlette.requests import Request
 
 from ..daemon.client import EngineClient
 from ..daemon.errors import EngineError
-from ..daemon.messages import Embedding, Failed, Finished, Submit
+from ..daemon.messages import Embedding, Failed, Finished, Submit, Usage
+from .auth import account_of
+from .record import Record
+from .stream import unless_gone
 
 Vector = NDArray[np.float32]
 
@@ -35,6 +39,16 @@ async def embed(client: EngineClient, submits: Sequence[Submit]) -> list[Embedde
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def embed_for(request: Request, client: EngineClient, submits: Sequence[Submit]) -> list[Embedded]:
+    """`embed` on a request's account, as long as its client waits; its record is told of the usage. Raises ClientGone
+    too."""
+    account = account_of(request)
+    found = await unless_gone(request.receive, embed(client, [replace(each, tenant=account) for each in submits]))
+    record: Record = request.scope["state"]["record"]
+    record.usage = Usage(prompt_tokens=sum(each.prompt_tokens for each in found), cached_tokens=0, completion_tokens=0)
+    return found
 
 
 def unit(values: Vector, dimensions: int | None = None) -> Vector:

@@ -1,5 +1,6 @@
 """Generation: the completions of one HTTP request, run side by side in the engine."""
 
+import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -187,6 +188,8 @@ class Generation:
         self._submits = submits
         self._readings: Sequence[Reading | None] = readings or [None] * len(submits)
         self.choices: list[Choice] = []
+        self.first_at: float | None = None  # monotonic seconds: the engine's first word
+        self.failed = False
 
     async def __aenter__(self) -> Self:
         try:
@@ -231,7 +234,13 @@ class Generation:
 
     def _take(self, choice: Choice, batch: Sequence[FromEngine]) -> Piece | None:
         already = choice.stopped
-        piece = choice.take(batch)
+        if self.first_at is None:
+            self.first_at = time.monotonic()
+        try:
+            piece = choice.take(batch)
+        except Exception:
+            self.failed = True
+            raise
         if choice.stopped and not already and not choice.finished:
             self._client.abort(choice.request_id, "stop")
         return piece

@@ -1,11 +1,9 @@
-"""Pure ASGI middleware: request ids, the last safety net, and the limits on bodies."""
+"""Pure ASGI middleware: the last safety net, and the limits on bodies."""
 
 import asyncio
 import logging
-import re
-import uuid
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..daemon.errors import OverloadedError
@@ -13,30 +11,6 @@ from .errors import BodyTimeoutError, BodyTooLargeError, error_response
 from .service import Limits
 
 logger = logging.getLogger(__name__)
-
-_SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-
-
-class RequestId:
-    """Gives each response an x-request-id: the client's own if it is a sane one, else a new one."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        theirs = Headers(scope=scope).get("x-request-id", "")
-        request_id = theirs if _SANE_ID.fullmatch(theirs) else uuid.uuid4().hex
-        scope.setdefault("state", {})["request_id"] = request_id
-
-        async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["x-request-id"] = request_id
-            await send(message)
-
-        await self.app(scope, receive, send_with_id)
 
 
 class SafetyNet:

@@ -11,6 +11,7 @@ from ..daemon.metrics import Metrics
 from ..daemon.structures import Structures
 from ..daemon.tokenizer import Tokenizer
 from .chat.speech import Speech
+from .record import Sink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +41,10 @@ class Service:
     """One served model.
 
     created: seconds since the epoch. status: what /admin/status answers. api_keys: sha256 digests of the accepted keys;
-    empty leaves the server open. reasoning_names: the fields of OpenAI's messages in which reasoning is told. speech:
-    how the model writes reasoning and calls.
+    empty leaves the server open. key_names: by digest, for logs and metrics; keys of one name are one tenant's.
+    cors_origins: of the pages that browsers let in, such as https://chat.example; "*" is all.
+    sinks: are told of each request when it has ended. reasoning_names: the fields of OpenAI's messages in which
+    reasoning is told. speech: how the model writes reasoning and calls.
     """
 
     client: EngineClient
@@ -54,6 +57,9 @@ class Service:
     events: EventLog
     status: Callable[[], Mapping[str, Any]]
     api_keys: frozenset[bytes] = frozenset()
+    key_names: Mapping[bytes, str] = field(default_factory=dict)
+    cors_origins: tuple[str, ...] = ()
+    sinks: tuple[Sink, ...] = ()
     limits: Limits = field(default_factory=Limits)
     reasoning_names: tuple[str, ...] = ("reasoning_content",)
     speech: Speech = field(init=False)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import orjson
@@ -16,6 +16,7 @@ from .chat.events import ChatEvent
 from .errors import kind_of
 from .framing import OPENAI, Framing
 from .generation import Generation, Piece, Reading, StopReason
+from .record import Record
 from .service import Service
 
 logger = logging.getLogger(__name__)
@@ -148,13 +149,24 @@ class Exchange(Response):
         self.job = job
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service, job, state = self.service, self.job, scope["state"]
+        record: Record = state["record"]
+        record.stream, record.choices = job.stream, len(job.submits)
+        submits = [replace(submit, tenant=state.get("key_name", "")) for submit in job.submits]
         try:
-            service, job = self.service, self.job
-            async with Generation(service.client, service.tokenizer, job.submits, job.readings) as generation:
-                run = self._stream if self.job.stream else self._whole
-                await unless_gone(receive, run(generation, scope, receive, send))
+            async with Generation(service.client, service.tokenizer, submits, job.readings) as generation:
+                try:
+                    run = self._stream if job.stream else self._whole
+                    await unless_gone(receive, run(generation, scope, receive, send))
+                finally:
+                    record.usage = generation.usage(job.choices_per_prompt)
+                    if generation.first_at is not None:
+                        record.first_output_s = generation.first_at - state["began"]
+                    if generation.failed:
+                        record.outcome = "failed"
         except ClientGone as gone:
-            logger.info("request %s: %s", scope["state"]["request_id"], gone)
+            record.outcome = "gone"
+            logger.info("request %s: %s", state["request_id"], gone)
 
     async def _whole(self, generation: Generation, scope: Scope, receive: Receive, send: Send) -> None:
         body = await collect(generation, self.job, self.service.limits.ping_interval)

@@ -29,12 +29,13 @@ from .chat_template import ChatTemplate
 from .config import Config, ConfigError, readable
 from .engine import Engine
 from .events import EventLog
-from .inbox import QueueLimits
 from .kv_cache import BlockPool
 from .machine import default_threads, free_memory
 from .memory import GIB, demand_of, plan_blocks, plan_offload
+from .pace_metrics import PaceMetrics
 from .pack_cache import PackCache
 from .paths import cache_folder, packed_folder, routing_file
+from .queue_books import QueueLimits
 from .routing_recorder import RoutingRecorder
 from .runner import DecoderRunner, load_runner, load_weights
 from .scheduler import Scheduler
@@ -221,6 +222,10 @@ def assemble(config: Config, progress: Progress) -> Assembly:
     accelerators = accelerated.keeper(runner, events) if accelerated else None
     attendants = [accelerators, *accelerated.rebalanced.attendants(runner)] if accelerated and accelerators else []
     engine = _engine(runner, config, events, recorder, attendants)
+    if accelerators is None:
+        engine.metrics.add(PaceMetrics(engine.stats, plan))
+    if config.metrics_alias is not None:
+        engine.metrics.add_alias(config.model_id)
     return Assembly(
         config=config,
         model=model,

@@ -13,6 +13,8 @@ from .messages import Ask, Command, FinishReason, Submit
 from .request import SamplingParams, check_prompt_length
 from .status import EngineStats
 
+MAX_PRIORITY = 100
+
 
 class EngineClient:
     """Submits and aborts, from an event loop or from a plain thread. All methods are thread-safe and never block."""
@@ -40,9 +42,9 @@ class EngineClient:
         self._inbox.submit(submit, mailbox)
         return mailbox
 
-    def check_open(self) -> None:
+    def check_open(self, tenant: str = "") -> None:
         """Raise what submit would raise for engine or queue: a cheap check before a prompt is tokenised."""
-        self._inbox.check_open()
+        self._inbox.check_open(tenant)
 
     def abort(self, request_id: str, reason: FinishReason = "abort") -> None:
         """End a request within a step, with Finished(reason) unless it has ended already.
@@ -63,6 +65,10 @@ class EngineClient:
 
     def _check(self, submit: Submit) -> None:
         check_prompt_length(len(submit.prompt), self.max_context)
+        if not -MAX_PRIORITY <= submit.priority <= MAX_PRIORITY:
+            raise InvalidRequestError(
+                f"priority is {submit.priority}; it must lie between -{MAX_PRIORITY} and {MAX_PRIORITY}", "priority"
+            )
         if min(submit.prompt) < 0 or max(submit.prompt) >= self.vocab_size:
             raise InvalidRequestError(
                 f"the prompt holds a token id outside the vocabulary; ids run from 0 to {self.vocab_size - 1}", "prompt"

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -10,8 +11,10 @@ from ..cpu_kernels.kv_layout import KvCache
 from ..cpu_kernels.seating import Affinity
 
 LogLevel = Literal["debug", "info", "warning", "error"]
+MetricsAlias = Literal["vllm"]
 
 DEMO_ID = "isotherm-demo"
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 
 
 class ConfigError(ValueError):
@@ -28,7 +31,10 @@ class Config:
     kv_offload_gib: RAM of a KV cache larger than what accelerators have room for; None is for no more than that.
     pack_cache: whether packed weights are kept on the disk for the next start. plan: a file of `isotherm plan`, which
     says context, KV cache and where weights lie. accelerators: names by which they are opened, the first is "gpu0" of
-    a plan. The rest has no flag:
+    a plan. cors_origins: sites whose pages browsers let in. access_log: a file with a line for each request; - is the
+    standard error. metrics_alias: names under which metrics are told once more. traces: the URL of an OTLP collector.
+    reasoning_alias: whether OpenAI's messages tell reasoning as `reasoning` beside `reasoning_content`.
+    The rest has no flag:
     max_step_tokens bounds a step of the model, step_target_s is how long one with running streams should take,
     max_queued_tokens bounds the prompts that wait, drain_s is what open requests get when the daemon is told to stop.
     """
@@ -48,6 +54,11 @@ class Config:
     plan: Path | None = None
     accelerators: tuple[str, ...] = ()
     api_key_file: Path | None = None
+    cors_origins: tuple[str, ...] = ()
+    access_log: Path | None = None
+    metrics_alias: MetricsAlias | None = None
+    traces: str | None = None
+    reasoning_alias: bool = False
     log_level: LogLevel = "info"
     max_default_context: int = 32768
     max_step_tokens: int = 512
@@ -68,7 +79,13 @@ class Config:
             )
         _check_range("max-running", self.max_running, 1, self.max_step_tokens)
         _check_range("max-queued", self.max_queued, 1, 1 << 20)
+        for origin in self.cors_origins:
+            _check_origin(origin)
         _check_choice("kv-cache", self.kv_cache, get_args(KvCache))
+        if self.metrics_alias is not None:
+            _check_choice("metrics-alias", self.metrics_alias, get_args(MetricsAlias))
+        if self.traces is not None and not self.traces.startswith(("http://", "https://")):
+            raise ConfigError(f"--traces is {self.traces!r}; name a collector, such as http://localhost:4318/v1/traces")
         _check_choice("affinity", self.affinity, get_args(Affinity))
         _check_choice("log-level", self.log_level, get_args(LogLevel))
 
@@ -97,25 +114,14 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ConfigError(f"--{name} is {value!r}; it must be one of {', '.join(choices)}")
 
 
-def read_api_keys(path: Path) -> tuple[str, ...]:
-    """The keys of a file, one a line; empty lines and lines that begin with # are skipped. Raises ConfigError."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+def _check_origin(origin: str) -> None:
+    if origin != "*" and not _ORIGIN.fullmatch(origin):
         raise ConfigError(
-            f"--api-key-file {path} cannot be read ({error}); name a text file with one key a line"
-        ) from error
-    keys = tuple(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))
-    if not keys:
-        raise ConfigError(f"--api-key-file {path} holds no key; write one a line, or leave the flag out")
-    return keys
+            f"--cors-origin is {origin!r}; name a site as browsers do, such as https://chat.example or "
+            'http://localhost:3000, or "*" for all'
+        )
 
 
 def key_digest(key: str) -> bytes:
     """The sha256 by which a key is known to the server."""
     return hashlib.sha256(key.encode()).digest()
-
-
-def key_digests(path: Path | None) -> frozenset[bytes]:
-    """The digests of the keys of a file; none without a file."""
-    return frozenset() if path is None else frozenset(map(key_digest, read_api_keys(path)))

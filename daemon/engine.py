@@ -17,16 +17,18 @@ from .client import EngineClient
 from .errors import EngineError, RequestError
 from .events import EventLog
 from .guide import Guide, GuideWorkers
-from .inbox import Inbox, QueueLimits
+from .inbox import Inbox
 from .messages import Ask, Failed, Finished, FinishReason, Submit, Token, TokenLogprobs, Usage
 from .metrics import Metrics, RequestTimer
 from .open_request import Floats, OpenRequest
 from .prompt_rows import reader_of
+from .queue_books import QueueLimits
 from .sampler import Sampler
 from .scheduler import Outcome, Scheduler
 from .sequence import Follow
 from .status import EngineState, EngineStats
 from .step import Runner, StepPlan, StepRecorder
+from .step_counts import StepCounts
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +74,8 @@ class Engine:
         self._failures = 0  # in a row
         self._stepped: StepPlan | None = None  # the attendants have not seen it
         self._worked = False  # requests came in since the last audit
-        self._steps = self._failed_steps = self._audit_failures = self._generated_tokens = 0
+        self._counts = StepCounts()
+        self._audit_failures = self._generated_tokens = 0
 
     def start(self) -> None:
         """Start the thread. What was submitted before is served now."""
@@ -205,7 +208,7 @@ class Engine:
         self._record(plan)
         self._stepped = plan
         self.metrics.step_time.observe(ended - started)
-        self._steps += 1
+        self._counts.add(plan, ended - started)
         self._generated_tokens += sum(outcome.has_token for outcome in outcomes)
         self._failures = 0
 
@@ -278,7 +281,7 @@ class Engine:
 
     def _fail_step(self, plan: StepPlan, error: Exception) -> None:
         self._failures += 1
-        self._failed_steps += 1
+        self._counts.failed_steps += 1
         logger.error("a step with %d requests failed", len(plan.chunks), exc_info=error)
         self.events.record("step_failed", f"{type(error).__name__}: {error}", logging.ERROR)
         for chunk in plan.chunks:
@@ -331,8 +334,8 @@ class Engine:
 
     def _publish(self, busy: bool) -> None:
         """Tell clients how things are."""
-        numbers = self._scheduler.stats
-        self._inbox.publish_queue(numbers.num_queued, numbers.num_queued_tokens, self._scheduler.budget.prefill_rate)
+        numbers, counts = self._scheduler.stats, self._counts
+        self._inbox.publish_queue(numbers.queued, self._scheduler.budget.prefill_rate)
         self._stats = EngineStats(
             busy=busy,
             heartbeat=time.monotonic(),
@@ -341,9 +344,14 @@ class Engine:
             waiting_tokens=numbers.num_waiting_tokens,
             kv_blocks=numbers.num_blocks,
             kv_blocks_free=numbers.num_free_blocks,
-            steps=self._steps,
-            failed_steps=self._failed_steps,
+            queued=numbers.queued,
+            steps=counts.steps,
+            failed_steps=counts.failed_steps,
             generated_tokens=self._generated_tokens,
+            prefill_tokens=counts.prefill_tokens,
+            decode_tokens=counts.decode_tokens,
+            prefill_rate=counts.prefill_rate,
+            decode_rate=counts.decode_rate,
             preemptions=numbers.num_preemptions,
             prefix_queried_tokens=numbers.num_prefix_queried_tokens,
             prefix_hit_tokens=numbers.num_prefix_hit_tokens,

@@ -5,37 +5,27 @@ the queue cannot hold.
 """
 
 import threading
+import time
+from collections.abc import Mapping
 from concurrent.futures import InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass
 
-from .errors import EngineError, InvalidRequestError, OverloadedError
+from .errors import EngineError, InvalidRequestError
 from .mailbox import Mailbox, wake
 from .messages import Abort, Ask, Failed, Finished, FinishReason, FromEngine, Submit, ToEngine
-
-_RETRY_AFTER_S = (1.0, 600.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueLimits:
-    """How many requests, and how many prompt tokens of theirs, may wait."""
-
-    max_queued: int
-    max_queued_tokens: int
+from .queue_books import QueueBooks, QueueLimits
 
 
 class Inbox:
     """Messages to the engine, and the mailbox of each request that has not ended."""
 
     def __init__(self, limits: QueueLimits) -> None:
-        self._limits = limits
         self._changed = threading.Condition()
         self._messages: list[ToEngine] = []
         self._mailboxes: dict[str, Mailbox] = {}
         self._asks: list[Ask] = []  # with all that have no answer yet
-        self._in_messages = (0, 0)  # requests, prompt tokens: not yet taken
-        self._in_scheduler = (0, 0)  # taken, and by the engine's last word not yet run
-        self._prefill_rate: float | None = None
+        self._queue = QueueBooks(limits)
+        self._published = time.monotonic()
         self._refusal: str | None = None
         self._to_wake: list[Mailbox] = []  # of the engine thread alone
 
@@ -45,18 +35,18 @@ class Inbox:
         Raises EngineError when closed, InvalidRequestError for an id in use, OverloadedError when the queue is full.
         """
         with self._changed:
-            self._check(len(submit.prompt))
+            self._check(submit.tenant, len(submit.prompt))
             if submit.request_id in self._mailboxes:
                 raise InvalidRequestError(f"request id {submit.request_id!r} is already in use", "request_id")
             self._mailboxes[submit.request_id] = mailbox
             self._messages.append(submit)
-            self._in_messages = (self._in_messages[0] + 1, self._in_messages[1] + len(submit.prompt))
+            self._queue.add(submit.tenant, len(submit.prompt))
             self._changed.notify()
 
-    def check_open(self) -> None:
-        """Raise EngineError or OverloadedError if no request, however short, would be accepted now."""
+    def check_open(self, tenant: str) -> None:
+        """Raise EngineError or OverloadedError if no request of his, however short, would be accepted now."""
         with self._changed:
-            self._check(num_tokens=0)
+            self._check(tenant, num_tokens=0)
 
     def abort(self, request_id: str, reason: FinishReason = "abort") -> None:
         """Ask the engine to forget a request. One that has ended, or never was, is no error: ends cross aborts."""
@@ -91,15 +81,15 @@ class Inbox:
             if wait:
                 self._changed.wait_for(lambda: self._messages or self.closed, timeout)
             messages, self._messages = self._messages, []
-            self._in_scheduler = _add(self._in_scheduler, self._in_messages)
-            self._in_messages = (0, 0)
+            self._queue.take()
             return messages
 
-    def publish_queue(self, requests: int, tokens: int, prefill_rate: float | None) -> None:
-        """The engine's word on what it has taken and not yet run, and on how fast it computes prompts."""
+    def publish_queue(self, queued: Mapping[str, tuple[int, int]], prefill_rate: float | None) -> None:
+        """The engine's word on what it has taken and not yet run, as requests and prompt tokens of each tenant, and on
+        how many tokens of prompts it computes in a second."""
         with self._changed:
-            self._in_scheduler = (requests, tokens)
-            self._prefill_rate = prefill_rate
+            before, self._published = self._published, time.monotonic()
+            self._queue.publish(queued, prefill_rate, self._published - before)
 
     def deliver(self, message: FromEngine) -> None:
         """Put a message into its mailbox, which a terminal one removes. Consumers on event loops wait for `flush`."""
@@ -138,21 +128,7 @@ class Inbox:
                 ask.answer.set_exception(error)
         wake([mailbox for request_id, mailbox in mailboxes.items() if mailbox.put(Failed(request_id, error))])
 
-    def _check(self, num_tokens: int) -> None:
+    def _check(self, tenant: str, num_tokens: int) -> None:
         if self._refusal is not None:
             raise EngineError(self._refusal)
-        requests, tokens = _add(self._in_messages, self._in_scheduler)
-        limits = self._limits
-        # A prompt longer than the token limit may still wait alone, or it could never be served.
-        if requests < limits.max_queued and (requests == 0 or tokens + num_tokens <= limits.max_queued_tokens):
-            return
-        low, high = _RETRY_AFTER_S
-        seconds = tokens / self._prefill_rate if self._prefill_rate else low
-        raise OverloadedError(
-            f"the queue is full: {requests} requests with {tokens} prompt tokens wait; try again later",
-            retry_after=min(max(seconds, low), high),
-        )
-
-
-def _add(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
-    return a[0] + b[0], a[1] + b[1]
+        self._queue.check(tenant, num_tokens)

@@ -22,10 +22,11 @@ FinishReason = Literal["stop", "length", "abort"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submit:
-    """Ask for a completion of `prompt` (token ids). `cache_salt` separates prefix caches of tenants.
+    """Ask for a completion of `prompt` (token ids). `cache_salt` separates prefix caches. tenant: on whose account;
+    tenants get equal shares.
 
-    priority: lower is sooner. pooling: ask for an Embedding instead, and for no token by `sampling`. constraint:
-    `sampling.structure` as `daemon.structures` has compiled it.
+    priority: lower is sooner, within a tenant, see `waiting`. pooling: ask for an Embedding instead, and for no token
+    by `sampling`. constraint: `sampling.structure` as `daemon.structures` has compiled it.
     """
 
     request_id: str
@@ -33,6 +34,7 @@ class Submit:
     sampling: SamplingParams
     eos_token_ids: frozenset[int]
     cache_salt: str = ""
+    tenant: str = ""
     priority: int = 0
     pooling: Pooling | None = None
     constraint: "Constraint | None" = None

@@ -8,6 +8,7 @@ from prometheus_client.registry import Collector
 
 from .events import EventLog
 from .messages import Usage
+from .metrics_alias import Alias
 from .status import EngineStats
 
 # fmt: off
@@ -23,9 +24,13 @@ class Metrics:
 
     def __init__(self, stats: Callable[[], EngineStats], events: EventLog) -> None:
         self._registry = CollectorRegistry()
+        self._aliases = CollectorRegistry()
         self._registry.register(_Snapshot(stats, events))
         self.first_token = self._histogram("time_to_first_token_seconds", "From arrival to first token", _FIRST_TOKEN_S)
         self.token_gap = self._histogram("inter_token_latency_seconds", "Between tokens of a request", _GAP_S)
+        self.token_time = self._histogram(
+            "time_per_output_token_seconds", "Mean gap between the tokens of a request", _GAP_S
+        )
         self.queue_time = self._histogram("request_queue_time_seconds", "From arrival to first step", _REQUEST_S)
         self.request_time = self._histogram("e2e_request_latency_seconds", "From arrival to the end", _REQUEST_S)
         self.step_time = self._histogram("step_duration_seconds", "One step of the model, sampling included", _STEP_S)
@@ -46,9 +51,13 @@ class Metrics:
             self._cached_tokens.inc(usage.cached_tokens)
             self._generated_tokens.inc(usage.completion_tokens)
 
+    def add_alias(self, model: str) -> None:
+        """Tell what is in the alias set by those names too."""
+        self._aliases.register(Alias(self._registry, model))
+
     def render(self) -> bytes:
         """The exposition text, version 0.0.4."""
-        return generate_latest(self._registry)
+        return generate_latest(self._registry) + generate_latest(self._aliases)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"isotherm_{name}", text, buckets=buckets, registry=self._registry)
@@ -64,7 +73,9 @@ class RequestTimer:
         self._metrics = metrics
         self._arrived = arrived
         self._scheduled = False
-        self._last_token: float | None = None
+        self._first_token: float | None = None
+        self._last_token = arrived
+        self._gaps = 0
 
     def scheduled(self, now: float) -> None:
         """A step works on the request; only the first one ends its time in the queue."""
@@ -74,15 +85,19 @@ class RequestTimer:
 
     def token(self, now: float) -> None:
         """A token was generated."""
-        if self._last_token is None:
+        if self._first_token is None:
+            self._first_token = now
             self._metrics.first_token.observe(now - self._arrived)
         else:
+            self._gaps += 1
             self._metrics.token_gap.observe(now - self._last_token)
         self._last_token = now
 
     def ended(self, reason: str, usage: Usage | None, now: float) -> None:
         """The request has ended; `reason` is a finish reason or "error"."""
         self._metrics.request_time.observe(now - self._arrived)
+        if self._first_token is not None and self._gaps:
+            self._metrics.token_time.observe((self._last_token - self._first_token) / self._gaps)
         self._metrics.count_ended(reason, usage)
 
 
@@ -107,12 +122,23 @@ class _Snapshot(Collector):
         for name, text, value in (
             ("steps", "Steps of the model", stats.steps),
             ("failed_steps", "Steps that failed", stats.failed_steps),
+            (
+                "prefill_tokens",
+                "Tokens of prompts that were computed, once more after preemption",
+                stats.prefill_tokens,
+            ),
+            ("decode_tokens", "Tokens of streams that were computed", stats.decode_tokens),
             ("preemptions", "Requests that gave their blocks back", stats.preemptions),
             ("prefix_cache_queries", "Tokens looked up in the prefix cache", stats.prefix_queried_tokens),
             ("prefix_cache_hits", "Tokens found in the prefix cache", stats.prefix_hit_tokens),
             ("audit_failures", "Failed integrity audits", stats.audit_failures),
         ):
             yield CounterMetricFamily(f"isotherm_{name}", text, value)
+        for which, text in enumerate(("Requests that have not run yet, by key", "Their prompt tokens, by key")):
+            queued = GaugeMetricFamily(f"isotherm_queued_{('requests', 'tokens')[which]}", text, labels=("key",))
+            for tenant, counts in sorted(stats.queued.items()):
+                queued.add_metric((tenant,), counts[which])
+            yield queued
         events = CounterMetricFamily("isotherm_fallback_events", "Degradations by name", labels=("name",))
         for name, count in sorted(self._events.counts().items()):
             events.add_metric((name,), count)

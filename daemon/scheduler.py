@@ -4,12 +4,11 @@ One idea: a step gives each request some tokens so that what is computed catches
 request is one token behind, a new prompt is many behind, a prefix hit starts less far behind, a preempted request
 starts again with its outputs as known tokens. There are no phases.
 
-Running requests come first, in the order of their admission; new ones are admitted first come, first served, each
-with room for its whole prompt. When blocks run out, the request admitted last gives its own back. So the oldest
+Running requests come first, in the order of their admission; new ones are admitted as `waiting` says, each with room
+for its whole prompt. When blocks run out, the request admitted last gives its own back. So the oldest
 request always makes progress, and nothing can deadlock.
 """
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from .request import check_prompt_length
 from .sequence import NOTHING, Follow, Sequence
 from .step import Chunk, StepPlan
 from .step_rows import RowLimits, RowsLeft
+from .waiting import WaitingQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,16 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerStats:
-    """A snapshot for metrics. The first seven are gauges, the others count since the start.
+    """A snapshot for metrics. The first six are gauges, the others count since the start.
 
-    queued: of those that wait, the ones that never ran; preempted ones wait too.
+    queued: of those that wait, the ones that never ran, as requests and prompt tokens of each tenant; preempted ones
+    wait too.
     """
 
     num_running: int
     num_waiting: int
     num_waiting_tokens: int
-    num_queued: int
-    num_queued_tokens: int
+    queued: Mapping[str, tuple[int, int]]
     num_blocks: int
     num_free_blocks: int
     num_preemptions: int
@@ -88,7 +88,7 @@ class Scheduler:
         self.budget = budget
         self.rows = rows or RowLimits(max_step_tokens)
         self.num_preemptions = 0
-        self._waiting: deque[Sequence] = deque()  # preempted ones in front
+        self._waiting = WaitingQueue()
         self._running: list[Sequence] = []
         self._sequences: dict[str, Sequence] = {}  # all that have not ended
         self._plan: StepPlan | None = None  # the step under way, and its sequences chunk by chunk
@@ -105,7 +105,7 @@ class Scheduler:
         check_prompt_length(len(submit.prompt), self.max_context)
         sequence = Sequence(submit, BlockTable(list(submit.prompt), submit.cache_salt))
         self._sequences[submit.request_id] = sequence
-        self._waiting.append(sequence)
+        self._waiting.add(sequence)
 
     def schedule(self) -> StepPlan:
         """Plan the next step. Each plan is given to `commit` or `discard` before the next one is made."""
@@ -187,13 +187,16 @@ class Scheduler:
 
     @property
     def stats(self) -> SchedulerStats:
-        queued = [sequence.num_prompt_tokens for sequence in self._waiting if sequence.num_cached is None]
+        queued: dict[str, tuple[int, int]] = {}
+        for sequence in self._waiting:
+            if sequence.num_cached is None:
+                count, tokens = queued.get(sequence.submit.tenant, (0, 0))
+                queued[sequence.submit.tenant] = count + 1, tokens + sequence.num_prompt_tokens
         return SchedulerStats(
             num_running=len(self._running),
             num_waiting=len(self._waiting),
             num_waiting_tokens=sum(len(sequence.tokens) for sequence in self._waiting),
-            num_queued=len(queued),
-            num_queued_tokens=sum(queued),
+            queued=queued,
             num_blocks=self.pool.num_resident,
             num_free_blocks=self.pool.num_free,
             num_preemptions=self.num_preemptions,
@@ -225,7 +228,7 @@ class Scheduler:
         sequence = self._running.pop()
         self.pool.release(sequence.table)
         sequence.num_computed = 0
-        self._waiting.appendleft(sequence)
+        self._waiting.put_back(sequence)
         self.num_preemptions += 1
 
     def _admit(self) -> Sequence | None:
@@ -234,9 +237,9 @@ class Scheduler:
         It also waits while a running one computes what it could reuse. Nobody overtakes it: a long prompt that waits
         for room would never find it.
         """
-        if not self._waiting or len(self._running) == self.max_running:
+        sequence = self._waiting.first() if len(self._running) < self.max_running else None
+        if sequence is None:
             return None
-        sequence = self._waiting[0]
         table, pool, wish = sequence.table, self.pool, sequence.wish
         hits = pool.match_prefix(table)
         if wish.open:  # what is wanted must be computed
@@ -250,7 +253,7 @@ class Scheduler:
         sequence.num_computed = len(hits) * pool.block_size
         if sequence.num_cached is None:
             sequence.num_cached = sequence.num_computed
-        self._running.append(self._waiting.popleft())
+        self._running.append(self._waiting.take())
         return sequence
 
     @staticmethod

@@ -1,7 +1,8 @@
 """EngineStats: a snapshot of the engine that any thread may read."""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 EngineState = Literal["starting", "ready", "draining", "failed", "stopped"]
@@ -12,7 +13,9 @@ class EngineStats:
     """The engine after its last step. Counters (from `steps` on) count since the start.
 
     reason: why the state is not "ready", for people. heartbeat: monotonic seconds at which the loop last went round;
-    while idle it waits, so its age means something only with `busy`.
+    while idle it waits, so its age means something only with `busy`. queued: requests and prompt tokens that have not
+    run yet, by tenant. prefill_tokens and decode_tokens were computed, `_rate` is tokens a second of recent steps of
+    that phase alone.
     """
 
     state: EngineState = "starting"
@@ -22,11 +25,16 @@ class EngineStats:
     running: int = 0
     waiting: int = 0
     waiting_tokens: int = 0
+    queued: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     kv_blocks: int = 0
     kv_blocks_free: int = 0
     steps: int = 0
     failed_steps: int = 0
     generated_tokens: int = 0
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    prefill_rate: float | None = None
+    decode_rate: float | None = None
     preemptions: int = 0
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0

@@ -14,15 +14,15 @@ from starlette.responses import Response
 from ...daemon.errors import InvalidRequestError
 from ...daemon.messages import Submit
 from ...daemon.request import SamplingParams
+from ..auth import account_of, tenant_of
 from ..body import parse
 from ..chat.bounds import check_count
-from ..embedding import embed, unit
-from ..openai.endpoint import tenant_of
+from ..embedding import embed_for, unit
 from ..openai.fields import FieldNotes
 from ..openai.prompts import kept_tokens, read_prompt
 from ..openapi import described
 from ..service import Service
-from ..stream import ClientGone, unless_gone
+from ..stream import ClientGone
 from .answers import OllamaEmbeddings
 from .framing import OllamaError
 from .names import check_name
@@ -48,12 +48,12 @@ def router(service: Service, notes: FieldNotes) -> APIRouter:
 
     @routes.post("/api/embed", **described(body=OllamaEmbed, answer=OllamaEmbeddings, errors=OllamaError))
     async def post(request: Request) -> Response:
-        service.client.check_open()
+        service.client.check_open(account_of(request))
         started = time.monotonic_ns()
         try:
             raw = await request.body()
             body, submits = await asyncio.to_thread(_prepare, service, notes, raw, tenant_of(request))
-            found = await unless_gone(request.receive, embed(service.client, submits))
+            found = await embed_for(request, service.client, submits)
         except (ClientDisconnect, ClientGone):
             return Response(status_code=499)  # the customary name of this case; nobody reads it
         size = found[0].values.size if found else 0

@@ -15,11 +15,12 @@ from starlette.responses import Response
 from ...daemon.errors import InvalidRequestError
 from ...daemon.messages import Submit
 from ...daemon.request import SamplingParams
+from ..auth import account_of, tenant_of
 from ..body import parse, read_json
-from ..embedding import Embedded, Vector, embed, unit
+from ..embedding import Embedded, Vector, embed_for, unit
 from ..openapi import described
 from ..service import Service
-from ..stream import ClientGone, unless_gone
+from ..stream import ClientGone
 from .answers import EmbeddingList
 from .fields import FieldNotes
 from .prompts import kept_tokens, list_prompts, read_prompt
@@ -35,12 +36,11 @@ def router(service: Service, notes: FieldNotes) -> APIRouter:
 
     @routes.post("/v1/embeddings", **described(body=EmbeddingRequest, answer=EmbeddingList))
     async def embeddings(request: Request) -> Response:
-        service.client.check_open()
-        tenant: str = request.scope["state"].get("tenant", "")
+        service.client.check_open(account_of(request))
         try:
             raw = await read_json(request)
-            body, submits = await asyncio.to_thread(prepare_embeddings, service, notes, raw, tenant)
-            found = await unless_gone(request.receive, embed(service.client, submits))
+            body, submits = await asyncio.to_thread(prepare_embeddings, service, notes, raw, tenant_of(request))
+            found = await embed_for(request, service.client, submits)
         except (ClientDisconnect, ClientGone):
             return Response(status_code=499)  # the customary name of this case; nobody reads it
         data = await asyncio.to_thread(lambda: orjson.dumps(_answer(service, body, found)))

@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from ...daemon.messages import Usage
+from ..auth import account_of, tenant_of
 from ..body import read_json
 from ..chat.dialect import ChatUsage
 from ..service import Service
@@ -43,18 +44,14 @@ async def answer(
 
     The last argument of `make` is the tenant. any_type: whatever the content type says, the body is JSON.
     """
-    service.client.check_open()  # a full queue should not pay for reading and tokenising
+    account = account_of(request)
+    service.client.check_open(account)  # a full queue should not pay for reading
     try:
         raw = await (request.body() if any_type else read_json(request))
     except ClientDisconnect:
         return Response(status_code=499)  # the customary name of this case; nobody reads it
+    service.client.check_open(account)  # nor for tokenising, after a body that was long in coming
     return await asyncio.to_thread(make, raw, tenant_of(request))
-
-
-def tenant_of(request: Request) -> str:
-    """Whose request it is; "" where no keys are asked for."""
-    tenant: str = request.scope["state"].get("tenant", "")
-    return tenant
 
 
 class Envelope:

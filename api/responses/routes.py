@@ -9,8 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...daemon.errors import InvalidRequestError
+from ..auth import tenant_of
 from ..errors import UnknownResponseError
-from ..openai.endpoint import answer, tenant_of
+from ..openai.endpoint import answer
 from ..openai.fields import FieldNotes
 from ..openapi import described
 from ..service import Service

@@ -9,6 +9,7 @@ from .bench import bench
 from .calibrate import calibrate
 from .chat import chat
 from .demo import demo
+from .key import key
 from .output import out
 from .plan import plan
 from .profile import profile
@@ -44,7 +45,7 @@ def _root(
     """
 
 
-for command in (serve, chat, status, stop, demo, bench, calibrate, simulate):
+for command in (serve, chat, status, stop, demo, bench, calibrate, simulate, key):
     app.command()(command)
 app.add_typer(plan, name="plan")
 app.add_typer(profile, name="profile")

@@ -5,7 +5,8 @@ from typing import Any, NoReturn
 
 import httpx
 
-from ..config import Config, ConfigError, read_api_keys
+from ..api_keys import first_key
+from ..config import Config, ConfigError
 from ..state import live_daemons
 from .output import ExitCode, fail
 from .program import program
@@ -16,7 +17,7 @@ def connect(url: str | None, port: int | None, api_key_file: Path | None) -> htt
     headers = {}
     if api_key_file is not None:
         try:
-            headers["authorization"] = f"Bearer {read_api_keys(api_key_file)[0]}"
+            headers["authorization"] = f"Bearer {first_key(api_key_file)}"
         except ConfigError as error:
             fail(str(error), ExitCode.USAGE)
     # No proxy: the daemon is most often on this machine. A long prompt takes its time, so reads have no limit.

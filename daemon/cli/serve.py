@@ -21,7 +21,8 @@ import typer
 from ...cpu_kernels.kv_layout import KvCache
 from ...cpu_kernels.seating import Affinity
 from ...experts.progress import Progress
-from ..config import Config, LogLevel, key_digests
+from ..api_keys import KeyFile, read_key_file
+from ..config import Config, LogLevel, MetricsAlias
 from ..paths import log_file
 from ..state import DaemonState, own_start, read_state, remove_state, write_state
 from .address import BindError, bind, is_local
@@ -30,8 +31,27 @@ from .model_options import AcceleratorNames, KvKind
 from .output import ExitCode, err, fail, refusals
 from .program import program
 from .progress import progress_bars, stage_lines
+from .serve_options import (
+    AccessLog,
+    AffinityName,
+    Alias,
+    Context,
+    CorsOrigins,
+    Keys,
+    KvGib,
+    KvOffloadGib,
+    Level,
+    MaxQueued,
+    Model,
+    NoPackCache,
+    PlanFile,
+    ReasoningAlias,
+    Threads,
+    Traces,
+)
 
 if TYPE_CHECKING:
+    from ...api.sinks import Sinks
     from ..assembly import Assembly
     from .server import DaemonServer
 
@@ -39,58 +59,8 @@ logger = logging.getLogger(__name__)
 
 _DEFAULT = Config()
 _OPEN = "anyone who reaches this machine may use the server; ask for keys by --api-key-file, or leave --host out"
+_NO_KEYS = KeyFile({}, (), None)
 _WRITE_EVERY_S = 0.2  # of the progress in the state file
-
-
-Model = Annotated[
-    Path | None,
-    typer.Argument(help="A .gguf file or a safetensors folder; none is the embedded demo model.", show_default=False),
-]
-Threads = Annotated[int | None, typer.Option(help="CPU threads of the engine.", show_default="one per physical core")]
-AffinityName = Annotated[
-    str,
-    typer.Option(
-        "--affinity",
-        help="What threads are bound to; none is their memory node, if there are several.",
-        metavar="none|cores",
-    ),
-]
-Context = Annotated[
-    int | None,
-    typer.Option(
-        help="Most tokens of prompt and answer together.",
-        show_default=f"the model's own, at most {_DEFAULT.max_default_context}",
-    ),
-]
-KvGib = Annotated[
-    float | None,
-    typer.Option(help="Memory of the KV cache in GiB.", show_default="4 full contexts, less if memory is short"),
-]
-KvOffloadGib = Annotated[
-    float | None,
-    typer.Option(
-        "--kv-offload-gib",
-        help="RAM in GiB for a KV cache of prompts that accelerators have no more room for.",
-        show_default="none",
-    ),
-]
-Level = Annotated[
-    str, typer.Option(help="The least grave that the log holds: debug, info, warning, error.", metavar="LEVEL")
-]
-MaxQueued = Annotated[int, typer.Option(help="Requests that may wait; the next one is answered 429.")]
-NoPackCache = Annotated[
-    bool, typer.Option("--no-pack-cache", help="Pack the weights in memory at each start, and keep no file of them.")
-]
-PlanFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--plan", help="Serve as a plan says that isotherm plan --out wrote.", metavar="FILE", show_default=False
-    ),
-]
-Keys = Annotated[
-    Path | None,
-    typer.Option(help="Ask for an API key: a file of accepted ones, one a line.", show_default="no key is asked for"),
-]
 
 
 def serve(
@@ -109,6 +79,11 @@ def serve(
     plan: PlanFile = _DEFAULT.plan,
     accelerator: AcceleratorNames = None,
     api_key_file: Keys = _DEFAULT.api_key_file,
+    cors_origin: CorsOrigins = None,
+    access_log: AccessLog = _DEFAULT.access_log,
+    metrics_alias: Alias = _DEFAULT.metrics_alias,
+    traces: Traces = _DEFAULT.traces,
+    reasoning_alias: ReasoningAlias = _DEFAULT.reasoning_alias,
     background: Annotated[bool, typer.Option("--background", help="Return as soon as the daemon is ready.")] = False,
     log_level: Level = _DEFAULT.log_level,
 ) -> None:
@@ -139,23 +114,28 @@ def serve(
             plan=plan,
             accelerators=tuple(accelerator or _DEFAULT.accelerators),
             api_key_file=api_key_file,
+            cors_origins=tuple(cors_origin or _DEFAULT.cors_origins),
+            access_log=access_log,
+            metrics_alias=cast(MetricsAlias | None, metrics_alias),
+            traces=traces,
+            reasoning_alias=reasoning_alias,
             log_level=cast(LogLevel, log_level),
         )
-        digests = key_digests(api_key_file)
-    _serve(config, digests, background=background)
+        keys = _NO_KEYS if api_key_file is None else read_key_file(api_key_file)
+    _serve(config, keys, background=background)
 
 
-def _serve(config: Config, digests: frozenset[bytes], *, background: bool) -> None:
+def _serve(config: Config, keys: KeyFile, *, background: bool) -> None:
     with _bind(config) as listener:
         config = replace(config, port=listener.getsockname()[1])
-        if background and not digests and not is_local(listener):  # else the log is seen anyway
+        if background and not keys.names and not is_local(listener):  # else the log is seen anyway
             err.print(f"isotherm: {_OPEN}", style="red", markup=False, highlight=False, soft_wrap=True)
         log = log_file(config.port) if background else None
         pid = None if log is None else detach(log)
         if pid is None:
             _set_up_logging(config.log_level)
             with _announced(config, log) as state:
-                _run(config, digests, listener, state)
+                _run(config, keys, listener, state)
             return
     wait_until_ready(pid, config.port, log_file(config.port))
 
@@ -174,10 +154,11 @@ def _bind(config: Config) -> socket.socket:
         fail(f"{error}; choose another --port or --host", ExitCode.ADDRESS)
 
 
-def _run(config: Config, digests: frozenset[bytes], listener: socket.socket, state: "_State") -> None:
+def _run(config: Config, keys: KeyFile, listener: socket.socket, state: "_State") -> None:
     _stop_at_once_on_signals()
+    sinks = _open_sinks(config)
     with _kept_for_good():
-        server, assembly = _load(config, digests, listener, state)
+        server, assembly = _load(config, keys, sinks, listener, state)
     from ..housekeeping import tidy
 
     cache, keeper, rebalanced = assembly.cache, assembly.keeper, assembly.rebalanced
@@ -191,8 +172,22 @@ def _run(config: Config, digests: frozenset[bytes], listener: socket.socket, sta
             reason = server.serve_on(listener)
     except BindError as error:
         fail(str(error), ExitCode.ADDRESS)
+    finally:
+        sinks.close()
     if reason is not None:
         raise typer.Exit(reason)
+
+
+def _open_sinks(config: Config) -> "Sinks":
+    from ...api.sinks import Sinks
+    from ...api.traces import MissingPackagesError
+
+    try:
+        return Sinks(config.access_log, config.traces, config.model_id)
+    except OSError as error:
+        fail(f"--access-log {config.access_log} cannot be written: {error}", ExitCode.USAGE)
+    except MissingPackagesError as error:
+        fail(str(error), ExitCode.USAGE)
 
 
 @contextmanager
@@ -208,7 +203,7 @@ def _kept_for_good() -> Iterator[None]:
 
 
 def _load(
-    config: Config, digests: frozenset[bytes], listener: socket.socket, state: "_State"
+    config: Config, keys: KeyFile, sinks: "Sinks", listener: socket.socket, state: "_State"
 ) -> tuple["DaemonServer", "Assembly"]:
     """The server over the loaded model, and what it is made of."""
     from ...api.app import create_app
@@ -232,12 +227,19 @@ def _load(
         metrics=assembly.engine.metrics,
         events=assembly.engine.events,
         status=assembly.status,
-        api_keys=digests,
+        api_keys=frozenset(keys.names),
+        key_names=keys.names,
+        cors_origins=config.cors_origins,
+        sinks=sinks.all,
+        reasoning_names=("reasoning_content", "reasoning") if config.reasoning_alias else ("reasoning_content",),
         limits=Limits(max_choices=min(Limits().max_choices, config.max_queued)),  # more could never be queued
     )
+    assembly.engine.metrics.add(sinks.metrics)
     logger.info("loaded %s in %.1f s", config.model_id, assembly.load_s)
-    if not digests and not is_local(listener):
+    if not keys.names and not is_local(listener):
         assembly.engine.events.record("open_to_network", _OPEN)
+    if keys.exposed is not None:
+        assembly.engine.events.record("api_keys_exposed", keys.exposed)
     server = DaemonServer(create_app(service), assembly, state.ready)
     _on_hangup(server.handle_exit)
     return server, assembly

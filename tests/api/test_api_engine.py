@@ -12,8 +12,8 @@ from isotherm.api.app import create_app
 from isotherm.api.service import Limits
 from isotherm.daemon.budget import StepBudget
 from isotherm.daemon.engine import Engine
-from isotherm.daemon.inbox import QueueLimits
 from isotherm.daemon.kv_cache import BlockPool
+from isotherm.daemon.queue_books import QueueLimits
 from isotherm.daemon.scheduler import Scheduler
 from isotherm.daemon.step import StepPlan
 from numpy.typing import NDArray

@@ -1,7 +1,9 @@
 """Routes, errors, headers, keys and limits. Numbers in brackets: a known bug of other servers that is tested for."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -249,13 +251,48 @@ def keyed() -> Service:
     return make_service(api_keys=frozenset({key_digest("sesame"), key_digest("schlüssel")}))
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/v1/models", "/version", "/admin/status", "/nowhere"])
-def test_every_route_but_health_needs_a_key(path: str) -> None:
+def routes(service: Service) -> list[tuple[str, str]]:
+    """Every method and path of the application, with something in place of what a path leaves open."""
+    app = create_app(service)
+    found = [(method, route.path) for route in _flat(app.routes) for method in sorted(route.methods)]
+    return [(method, re.sub(r"{[^}]*}", "x", path)) for method, path in found]
+
+
+def _flat(routes: Iterable[Any]) -> Iterator[Any]:
+    for route in routes:
+        if hasattr(route, "methods"):
+            yield route
+        else:
+            yield from _flat(getattr(route, "routes", None) or route.original_router.routes)
+
+
+def test_every_route_but_health_needs_a_key() -> None:
     """[70]"""
-    response = call(keyed(), "GET", path)
+    service = keyed()
+    asked = [*routes(service), ("GET", "/nowhere"), ("OPTIONS", CHAT), ("GET", "/health/"), ("GET", "//health")]
+    open_ones = {path for method, path in asked if call(service, method, path).status_code != 401}
+    assert len(asked) > 12
+    assert open_ones == {"/health"}
+
+
+def test_a_refusal_for_want_of_a_key_looks_like_any_other() -> None:
+    response = call(keyed(), "GET", "/version")
     assert (response.status_code, response.json()["error"]["code"]) == (401, "invalid_api_key")
     assert "x-request-id" in response.headers
-    assert call(keyed(), "GET", "/health").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"x-api-key": "sesame"}, 200),
+        ({"x-api-key": "wrong"}, 401),
+        ({"x-api-key": "sesame", "authorization": "Bearer placeholder"}, 200),
+        ({"x-api-key": "placeholder", "authorization": "Bearer sesame"}, 200),
+        ({"x-api-key": "", "authorization": "Basic sesame"}, 401),
+    ],
+)
+def test_a_key_may_come_in_the_header_of_either_dialect(headers: dict[str, str], status: int) -> None:
+    assert call(keyed(), "GET", "/version", headers=headers).status_code == status
 
 
 @pytest.mark.parametrize("header", ["Bearer wrong", "sesame", "Basic sesame", "Bearer ", "Bearer sesame2"])
@@ -283,6 +320,34 @@ def test_tenants_do_not_share_a_prefix_cache() -> None:
 def test_no_cross_origin_access() -> None:
     headers = {"origin": "https://elsewhere.example"}
     assert "access-control-allow-origin" not in call(make_service(), "GET", "/health", headers=headers).headers
+
+
+def test_only_the_named_sites_are_let_in() -> None:
+    service = make_service(cors_origins=("https://chat.example",))
+    allowed = [
+        call(service, "GET", "/health", headers={"origin": origin}).headers.get("access-control-allow-origin")
+        for origin in ("https://chat.example", "https://elsewhere.example")
+    ]
+    assert allowed == ["https://chat.example", None]
+
+
+def test_a_browser_may_ask_before_it_sends_a_key() -> None:
+    service = make_service(api_keys=frozenset({key_digest("sesame")}), cors_origins=("https://chat.example",))
+    headers = {
+        "origin": "https://chat.example",
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization, content-type",
+    }
+    response = call(service, "OPTIONS", CHAT, headers=headers)
+    assert (response.status_code, response.headers["access-control-allow-origin"]) == (200, "https://chat.example")
+    assert "authorization" in response.headers["access-control-allow-headers"]
+
+
+def test_a_page_may_read_why_it_was_refused() -> None:
+    service = make_service(api_keys=frozenset({key_digest("sesame")}), cors_origins=("https://chat.example",))
+    response = call(service, "POST", CHAT, headers={"origin": "https://chat.example"})
+    assert response.status_code == 401
+    assert response.headers["access-control-allow-origin"] == "https://chat.example"
 
 
 def test_two_apps_share_nothing() -> None:

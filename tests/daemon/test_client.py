@@ -6,9 +6,10 @@ import threading
 import pytest
 from isotherm.daemon.client import EngineClient
 from isotherm.daemon.errors import ContextLengthError, EngineError, InvalidRequestError, OverloadedError
-from isotherm.daemon.inbox import Inbox, QueueLimits
+from isotherm.daemon.inbox import Inbox
 from isotherm.daemon.mailbox import Mailbox, wake
 from isotherm.daemon.messages import Abort, Failed, Finished, Submit, Token, Usage
+from isotherm.daemon.queue_books import QueueLimits
 from isotherm.daemon.request import SamplingParams
 from isotherm.daemon.status import EngineStats
 
@@ -164,9 +165,9 @@ def test_what_the_engine_has_taken_counts_until_it_says_otherwise():
     inbox.submit(submit("a"), Mailbox("a"))
     inbox.take(wait=False)
     with pytest.raises(OverloadedError):
-        inbox.check_open()
-    inbox.publish_queue(0, 0, None)
-    inbox.check_open()
+        inbox.check_open("")
+    inbox.publish_queue({}, None)
+    inbox.check_open("")
 
 
 def test_the_token_limit_refuses_but_never_a_lone_request():
@@ -178,9 +179,9 @@ def test_the_token_limit_refuses_but_never_a_lone_request():
 
 def test_retry_after_is_the_time_to_compute_what_waits():
     inbox = make_inbox(max_queued=1)
-    inbox.publish_queue(1, 500, 100.0)
+    inbox.publish_queue({"": (1, 500)}, 100.0)
     with pytest.raises(OverloadedError) as caught:
-        inbox.check_open()
+        inbox.check_open("")
     assert caught.value.retry_after == 5.0
 
 

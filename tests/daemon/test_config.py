@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from isotherm.cpu_kernels.kv_layout import KV_KINDS, KvCache
 from isotherm.daemon import paths
 from isotherm.daemon.assembly import context_of
-from isotherm.daemon.config import Config, ConfigError, key_digests, read_api_keys
+from isotherm.daemon.config import Config, ConfigError
 from isotherm.daemon.memory import (
     AUTO_CONTEXTS,
     GIB,
@@ -64,29 +64,20 @@ def test_model_id_is_the_name_of_the_file_or_folder(path: str | None, model_id: 
     assert Config(model=None if path is None else Path(path)).model_id == model_id
 
 
-def test_key_file_holds_one_key_a_line(tmp_path: Path) -> None:
-    file = tmp_path / "keys"
-    file.write_text("# for the editor\nalpha\n\n  beta \n")
-    assert read_api_keys(file) == ("alpha", "beta")
-    assert len(key_digests(file)) == 2
-
-
 def test_model_id_is_valid_text_whatever_the_name_of_the_file() -> None:
     """A surrogate, by which Python carries a foreign byte, could not be sent as JSON."""
     assert Config(model=Path("mod\udcffel.gguf")).model_id == "mod\ufffdel"
 
 
-def test_no_key_file_accepts_everyone() -> None:
-    assert key_digests(None) == frozenset()
+@pytest.mark.parametrize("origin", ["chat.example", "https://chat.example/", "https://", "null"])
+def test_what_no_browser_sends_as_origin_is_refused(origin: str) -> None:
+    with pytest.raises(ConfigError, match="--cors-origin"):
+        Config(cors_origins=(origin,))
 
 
-@pytest.mark.parametrize("content", [None, "", "# only a comment\n"])
-def test_key_file_without_keys_is_refused(tmp_path: Path, content: str | None) -> None:
-    file = tmp_path / "keys"
-    if content is not None:
-        file.write_text(content)
-    with pytest.raises(ConfigError, match="--api-key-file"):
-        read_api_keys(file)
+@pytest.mark.parametrize("origin", ["*", "https://chat.example", "http://localhost:3000", "moz-extension://abc"])
+def test_sites_are_named_as_browsers_do(origin: str) -> None:
+    assert Config(cors_origins=(origin,)).cors_origins == (origin,)
 
 
 def test_paths_follow_the_xdg_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from isotherm.daemon.events import EventLog
 from isotherm.daemon.messages import Usage
 from isotherm.daemon.metrics import Metrics, RequestTimer
 from isotherm.daemon.status import EngineStats
+from isotherm.daemon.step import Chunk, StepPlan
+from isotherm.daemon.step_counts import StepCounts
 from prometheus_client.parser import text_string_to_metric_families
 
 USAGE = Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=3)
@@ -43,6 +45,8 @@ def test_a_request_observes_each_latency_once_and_a_gap_per_further_token():
     assert values["isotherm_inter_token_latency_seconds_sum"] == 1.5
     assert values["isotherm_inter_token_latency_seconds_count"] == 2
     assert values["isotherm_e2e_request_latency_seconds_sum"] == 5.0
+    assert values["isotherm_time_per_output_token_seconds_sum"] == 0.75
+    assert values["isotherm_time_per_output_token_seconds_count"] == 1
 
 
 def test_ended_requests_count_by_reason_with_their_tokens():
@@ -86,6 +90,61 @@ def test_events_count_by_name():
     events.record("weights_reencoded", "blk.0 in IQ3_S is kept in 8 bits")
     events.record("weights_reencoded", "blk.1 in IQ3_S is kept in 8 bits")
     assert samples(make_metrics(events=events))["isotherm_fallback_events_total{weights_reencoded}"] == 2
+
+
+def test_what_waits_is_told_by_key():
+    values = samples(make_metrics(EngineStats(queued={"editor": (2, 70), "agent": (1, 5)})))
+    assert (values["isotherm_queued_requests{editor}"], values["isotherm_queued_tokens{editor}"]) == (2, 70)
+    assert values["isotherm_queued_requests{agent}"] == 1
+
+
+def test_the_alias_set_tells_the_same_numbers_by_other_names():
+    """[55]"""
+    metrics = make_metrics(EngineStats(running=2, waiting=3, preemptions=5))
+    metrics.add_alias("tiny")
+    timer = RequestTimer(metrics, arrived=100.0)
+    timer.scheduled(100.5)
+    for now in (101.0, 102.0):
+        timer.token(now)
+    timer.ended("stop", USAGE, 105.0)
+    values = samples(metrics)
+    labels = "{0,tiny}"
+    for name, value in {
+        "num_requests_running": 2,
+        "num_requests_waiting": 3,
+        "kv_cache_usage_perc": 0,
+        "num_preemptions_total": 5,
+        "prefix_cache_queries_total": 0,
+        "prefix_cache_hits_total": 0,
+        "prompt_tokens_total": 10,
+        "generation_tokens_total": 3,
+        "time_to_first_token_seconds_sum": 1,
+        "inter_token_latency_seconds_count": 1,
+        "request_time_per_output_token_seconds_sum": 1,
+        "request_queue_time_seconds_sum": 0.5,
+        "e2e_request_latency_seconds_count": 1,
+    }.items():
+        assert values[f"vllm:{name}{labels}"] == value, name
+    assert values["vllm:request_success_total{0,stop,tiny}"] == 1
+    assert values["isotherm_requests_running"] == 2
+
+
+def test_a_request_of_one_token_has_no_mean_gap():
+    metrics = make_metrics()
+    timer = RequestTimer(metrics, arrived=100.0)
+    timer.token(101.0)
+    timer.ended("stop", USAGE, 105.0)
+    assert samples(metrics)["isotherm_time_per_output_token_seconds_count"] == 0
+
+
+@pytest.mark.parametrize(("lengths", "phase"), [((1, 1), "decode"), ((5, 3), "prefill"), ((1, 5), None)])
+def test_speed_is_of_steps_that_did_one_thing(lengths, phase):
+    counts = StepCounts()
+    chunks = tuple(Chunk(str(n), [1] * length, 0, [0], True) for n, length in enumerate(lengths))
+    counts.add(StepPlan(chunks), 2.0)
+    rates = {"decode": counts.decode_rate, "prefill": counts.prefill_rate}
+    assert rates == {name: sum(lengths) / 2 if name == phase else None for name in rates}
+    assert counts.decode_tokens + counts.prefill_tokens == sum(lengths)
 
 
 def test_two_objects_share_nothing():

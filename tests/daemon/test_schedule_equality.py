@@ -1,4 +1,4 @@
-"""Output does not depend on batch mates, chunks, cache hits, preemption or aborts: equality over random schedules."""
+"""Output depends on no batch mates, order, chunks, cache hits, preemption or aborts: equality over random schedules."""
 
 from dataclasses import dataclass, field
 
@@ -61,6 +61,8 @@ class Arrival:
     prompt: list[int]
     max_tokens: int
     salt: str
+    tenant: str
+    priority: int
 
 
 @dataclass
@@ -78,7 +80,11 @@ def arrival(draw: st.DrawFn) -> Arrival:
     stem = draw(st.sampled_from(STEMS))
     tail = draw(st.lists(st.integers(0, 3), min_size=1, max_size=14))
     return Arrival(
-        stem[: draw(st.integers(0, len(stem)))] + tail, draw(st.integers(1, 12)), draw(st.sampled_from("--x"))
+        stem[: draw(st.integers(0, len(stem)))] + tail,
+        draw(st.integers(1, 12)),
+        draw(st.sampled_from("--x")),
+        draw(st.sampled_from("abc")),
+        draw(st.integers(-2, 2)),
     )
 
 
@@ -98,7 +104,14 @@ def play(bench: Bench, schedule: Schedule) -> dict[str, Submit]:
     num_arrived = 0
     for step in range(1200):
         for arriving in schedule.arrivals.get(step, []):
-            submit = make_submit(f"r{num_arrived}", arriving.prompt, salt=arriving.salt, max_tokens=arriving.max_tokens)
+            submit = make_submit(
+                f"r{num_arrived}",
+                arriving.prompt,
+                salt=arriving.salt,
+                tenant=arriving.tenant,
+                priority=arriving.priority,
+                max_tokens=arriving.max_tokens,
+            )
             num_arrived += 1
             try:
                 bench.submit(submit)

@@ -275,6 +275,22 @@ def test_nobody_overtakes_a_long_prompt_that_waits_for_room() -> None:
     assert order.index("long") < order.index("short")
 
 
+def test_a_flood_of_one_tenant_leaves_the_next_turn_to_another() -> None:
+    bench = Bench(FakeRunner(max_context=4000, num_blocks=1000), max_running=1)
+    for n in range(5):
+        bench.submit(make_submit(f"flood {n}", [n] * 1500, tenant="flood", max_tokens=1))
+    bench.submit(make_submit("guest", [9], tenant="guest", max_tokens=1))
+    order = [chunk.request_id for _ in range(100) for chunk in bench.step().chunks]
+    assert list(dict.fromkeys(order))[:2] == ["flood 0", "guest"]
+
+
+def test_an_urgent_request_is_admitted_before_older_ones() -> None:
+    bench = Bench(max_running=1)
+    bench.submit(make_submit("plain", [1], max_tokens=1))
+    bench.submit(make_submit("urgent", [2], max_tokens=1, priority=-1))
+    assert [chunk.request_id for _ in range(2) for chunk in bench.step().chunks] == ["urgent", "plain"]
+
+
 def test_max_running_bounds_a_step() -> None:
     bench = Bench(max_running=2)
     for name in "abc":
@@ -310,7 +326,7 @@ def test_a_preempted_request_waits_but_is_not_queued() -> None:
     bench = preempting_bench()
     bench.submit(make_submit("c", [3], max_tokens=1))
     stats = bench.scheduler.stats
-    assert (stats.num_waiting, stats.num_queued, stats.num_queued_tokens) == (2, 1, 1)
+    assert (stats.num_waiting, stats.queued) == (2, {"": (1, 1)})
 
 
 def test_steps_do_not_overlap() -> None:

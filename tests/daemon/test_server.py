@@ -15,9 +15,9 @@ from isotherm.daemon.cli.output import ExitCode
 from isotherm.daemon.cli.server import DaemonServer
 from isotherm.daemon.config import Config
 from isotherm.daemon.engine import Engine
-from isotherm.daemon.inbox import QueueLimits
 from isotherm.daemon.kv_cache import BlockPool
 from isotherm.daemon.messages import Failed, Finished
+from isotherm.daemon.queue_books import QueueLimits
 from isotherm.daemon.scheduler import Scheduler
 from support.fake_runner import FakeRunner
 from support.serving import make_submit

@@ -11,10 +11,10 @@ from isotherm.daemon.budget import StepBudget
 from isotherm.daemon.client import EngineClient
 from isotherm.daemon.engine import Engine
 from isotherm.daemon.events import EventLog
-from isotherm.daemon.inbox import QueueLimits
 from isotherm.daemon.kv_cache import BlockPool
 from isotherm.daemon.mailbox import Mailbox
 from isotherm.daemon.messages import Failed, Finished, FromEngine, Submit, Token
+from isotherm.daemon.queue_books import QueueLimits
 from isotherm.daemon.request import SamplingParams
 from isotherm.daemon.sampler import Sampler
 from isotherm.daemon.scheduler import Scheduler

@@ -84,7 +84,7 @@ class ScriptedEngine:
     _replays: dict[str, "_Replay"] = field(default_factory=dict)
 
     def submit(self, submit: Submit) -> Mailbox:
-        self.check_open()
+        self.check_open(submit.tenant)
         self.submitted.append(submit)
         replay = _Replay(submit, Mailbox(submit.request_id, asyncio.get_running_loop()), self.cached_tokens)
         task = asyncio.create_task(replay.run(self.script(submit)))
@@ -93,7 +93,7 @@ class ScriptedEngine:
         self.open[submit.request_id] = task
         return replay.mailbox
 
-    def check_open(self) -> None:
+    def check_open(self, tenant: str = "") -> None:
         if self.refuse is not None and len(self.open) >= self.capacity:
             raise self.refuse
 

@@ -15,10 +15,20 @@ def make_submit(
     *,
     eos: frozenset[int] = frozenset(),
     salt: str = "",
+    tenant: str = "",
+    priority: int = 0,
     **sampling: object,
 ) -> Submit:
     params = SamplingParams(temperature=0.0, **sampling)  # type: ignore[arg-type]
-    return Submit(request_id=request_id, prompt=tuple(prompt), sampling=params, eos_token_ids=eos, cache_salt=salt)
+    return Submit(
+        request_id=request_id,
+        prompt=tuple(prompt),
+        sampling=params,
+        eos_token_ids=eos,
+        cache_salt=salt,
+        tenant=tenant,
+        priority=priority,
+    )
 
 
 class Bench:

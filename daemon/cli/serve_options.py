@@ -1,0 +1,96 @@
+"""The options of `isotherm serve`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..config import Config
+
+_DEFAULT = Config()
+
+Model = Annotated[
+    Path | None,
+    typer.Argument(help="A .gguf file or a safetensors folder; none is the embedded demo model.", show_default=False),
+]
+Threads = Annotated[int | None, typer.Option(help="CPU threads of the engine.", show_default="one per physical core")]
+AffinityName = Annotated[
+    str,
+    typer.Option(
+        "--affinity",
+        help="What threads are bound to; none is their memory node, if there are several.",
+        metavar="none|cores",
+    ),
+]
+Context = Annotated[
+    int | None,
+    typer.Option(
+        help="Most tokens of prompt and answer together.",
+        show_default=f"the model's own, at most {_DEFAULT.max_default_context}",
+    ),
+]
+KvGib = Annotated[
+    float | None,
+    typer.Option(help="Memory of the KV cache in GiB.", show_default="4 full contexts, less if memory is short"),
+]
+KvOffloadGib = Annotated[
+    float | None,
+    typer.Option(
+        "--kv-offload-gib",
+        help="RAM in GiB for a KV cache of prompts that accelerators have no more room for.",
+        show_default="none",
+    ),
+]
+Level = Annotated[
+    str, typer.Option(help="The least grave that the log holds: debug, info, warning, error.", metavar="LEVEL")
+]
+MaxQueued = Annotated[int, typer.Option(help="Requests that may wait; the next one is answered 429.")]
+NoPackCache = Annotated[
+    bool, typer.Option("--no-pack-cache", help="Pack the weights in memory at each start, and keep no file of them.")
+]
+PlanFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan", help="Serve as a plan says that isotherm plan --out wrote.", metavar="FILE", show_default=False
+    ),
+]
+Keys = Annotated[
+    Path | None,
+    typer.Option(
+        help="Ask for an API key: a file of accepted ones, one a line, or their digests by isotherm key.",
+        show_default="no key is asked for",
+    ),
+]
+CorsOrigins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cors-origin",
+        help="A site whose pages browsers let in, such as http://localhost:3000; several times for several, * for all.",
+        metavar="ORIGIN",
+        show_default="none",
+    ),
+]
+AccessLog = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write a line of JSON for each request, without its text; - is the standard error.",
+        metavar="FILE",
+        show_default="none",
+    ),
+]
+Alias = Annotated[
+    str | None,
+    typer.Option(help="Tell metrics by these names too, for dashboards.", metavar="vllm", show_default="none"),
+]
+Traces = Annotated[
+    str | None,
+    typer.Option(
+        help="Send a trace of each request to an OTLP collector; needs the extra otel.",
+        metavar="URL",
+        show_default="none",
+    ),
+]
+ReasoningAlias = Annotated[
+    bool,
+    typer.Option("--reasoning-alias", help="Tell reasoning in the field reasoning too, beside reasoning_content."),
+]
