@@ -2,8 +2,10 @@
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
 
 import httpx
 
@@ -13,6 +15,7 @@ from .workload import Scale, Workload, body, plain_body, scale_of
 
 REQUESTS_PER_STREAM, REQUESTS_OF_RATE = 8, 64
 _SIZING = (16, 144)  # words
+_PAUSE_S = 0.1  # of a stream after a failure, so that a server that refuses or is gone is not flooded
 
 
 class LoadError(Exception):
@@ -56,7 +59,7 @@ class Load:
         self._client = client
         self._options = options
         self._report = report
-        self._numbers = iter(range(1, 1 << 62))
+        self._numbers = count()
 
     async def run(self) -> None:
         """All points. Raises LoadError before the first of them."""
@@ -91,29 +94,32 @@ class Load:
 
     async def _warm_up(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for _ in range(self._options.warm_up):
-                group.create_task(self._ask(next(self._numbers), self._now()))
+            for place in range(self._options.warm_up):
+                group.create_task(ask(self._client, self._request(place), self._options.timeout_s))
 
     async def _stream(self, point: Point) -> None:
-        for number in self._requests(point):
-            await self._measure(point, number, self._now())
+        for place in self._requests(point):
+            answer = await self._measure(point, self._request(place))
+            if answer.failure is not None:
+                await asyncio.sleep(_PAUSE_S)
 
     async def _arrive(self, point: Point, rate: float, group: asyncio.TaskGroup) -> None:
         moments, due = random.Random(f"{self._options.workload.seed} arrivals"), point.started
-        for number in self._requests(point):
+        for place in self._requests(point):
             due += moments.expovariate(rate)
             if not self._has_time(point, due):
                 point.sent -= 1
                 return
+            request = self._request(place)
             await asyncio.sleep(due - self._now())
-            group.create_task(self._measure(point, number, due))
+            group.create_task(self._measure(point, request, due))
 
     def _requests(self, point: Point) -> Iterator[int]:
-        """Numbers of requests while more are to be sent."""
+        """The places of requests in the point, while more are to be sent."""
         limit = self._limit(point)
         while (limit is None or point.sent < limit) and self._has_time(point, self._now()):
             point.sent += 1
-            yield next(self._numbers)
+            yield point.sent - 1
 
     def _limit(self, point: Point) -> int | None:
         options = self._options
@@ -125,15 +131,15 @@ class Load:
         duration = self._options.duration_s
         return duration is None or moment < point.started + duration
 
-    async def _measure(self, point: Point, number: int, due: float) -> None:
-        answer = await self._ask(number, due)
+    async def _measure(self, point: Point, request: Mapping[str, Any], due: float | None = None) -> Answer:
+        answer = await ask(self._client, request, self._options.timeout_s, due)
         point.answers.append(answer)
         point.ended = max(point.ended, answer.end)
         self._report(name_of(point), len(point.answers), self._limit(point) or max(point.sent, 1))
+        return answer
 
-    async def _ask(self, number: int, due: float) -> Answer:
-        request = body(self._options.workload, self.scale or Scale(), number)
-        return await ask(self._client, request, self._options.timeout_s, due)
+    def _request(self, place: int) -> Mapping[str, Any]:
+        return body(self._options.workload, self.scale or Scale(), next(self._numbers), place)
 
     @staticmethod
     def _now() -> float:

@@ -22,6 +22,7 @@ def draw_latencies(path: Path, points: Sequence[Point], title: str) -> None:
     """Write a PNG: a panel for each latency, a curve for each point. Raises OSError where it cannot be written."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     figure = Figure(figsize=(12, 8), layout="constrained")
     FigureCanvasAgg(figure)
@@ -42,7 +43,10 @@ def draw_latencies(path: Path, points: Sequence[Point], title: str) -> None:
         if any(found[kind] for _, found in values):
             if any(time > 0 for _, found in values for time in found[kind]):
                 axes.set_xscale("log")
+                axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+                axes.xaxis.set_minor_formatter(NullFormatter())
             axes.legend(loc="lower right", fontsize=9)
-    figure.suptitle(title, fontweight="bold")
+    figure.suptitle(f"{title} (dotted: p50, p95, p99)", fontweight="bold")
     with replacing(path) as file:
         figure.savefig(file, dpi=_DPI, format="png")

@@ -72,17 +72,20 @@ def plain_body(workload: Workload, words: int, number: int) -> dict[str, Any]:
     return _body(workload, _words(_random(workload, number), words), 1)
 
 
-def body(workload: Workload, scale: Scale, number: int) -> dict[str, Any]:
-    """Request `number`; it is the same whenever and wherever it is sent."""
-    draw = _random(workload, number)
-    prompt, gen = (_drawn(draw, middle, workload.spread) for middle in (workload.prompt, workload.gen))
+def body(workload: Workload, scale: Scale, number: int, place: int) -> dict[str, Any]:
+    """A request; it is the same whenever and wherever it is sent.
+
+    number: its words are drawn by, so that no two have the same. place: its lengths are drawn by, so that all points
+    have the same ones.
+    """
+    lengths = _random(workload, f"lengths {place}")
+    prompt, gen = (_drawn(lengths, middle, workload.spread) for middle in (workload.prompt, workload.gen))
     if workload.prompts:
-        return _body(workload, workload.prompts[number % len(workload.prompts)].content, gen)
+        return _body(workload, workload.prompts[place % len(workload.prompts)].content, gen)
     shared = scale.words(workload.shared_prefix) if workload.shared_prefix else 0
     own = max(scale.words(prompt) - shared, 1)
-    return _body(
-        workload, " ".join(filter(None, (_words(_random(workload, "shared"), shared), _words(draw, own)))), gen
-    )
+    words = (_words(_random(workload, "shared"), shared), _words(_random(workload, number), own))
+    return _body(workload, " ".join(filter(None, words)), gen)
 
 
 def fits_schema(text: str) -> bool:

@@ -55,6 +55,14 @@ def test_each_number_of_streams_is_a_point_with_other_prompts() -> None:
     assert len(set(texts)) == len(texts) == NOT_COUNTED + 2 * (1 + 2)
 
 
+def test_each_point_has_the_same_lengths() -> None:
+    server = TimedServer()
+    measured(server, asked=workload(spread=0.8), streams=(1, 2), requests=4, warm_up=0)
+    lengths = [(words_of(request), request["max_tokens"]) for request in server.bodies[NOT_COUNTED:]]
+    assert lengths[:4] == lengths[4:]
+    assert len(set(lengths)) == 4
+
+
 def test_warm_up_is_sent_and_not_counted() -> None:
     slow = count(1)
 
@@ -113,6 +121,16 @@ def test_failures_are_counted_by_name_and_have_no_latency() -> None:
     assert found.ttft_s is not None and found.ttft_s.count == 3
 
 
+def test_a_server_that_is_gone_is_not_flooded() -> None:
+    turns = count(1)
+    server = TimedServer(
+        lambda request: answers(request) if next(turns) <= NOT_COUNTED else [httpx.ConnectError("refused")]
+    )
+    (point,) = measured(server, streams=(3,), duration_s=10.0, warm_up=0).points
+    assert len(point.answers) == pytest.approx(300, abs=6)
+    assert figures(point).failures == {"no connection": len(point.answers)}
+
+
 def test_a_server_that_answers_nothing_is_refused_before_the_first_point() -> None:
     server = TimedServer(lambda request: httpx.Response(400, json={"error": {"message": "ignore_eos?"}}))
     with pytest.raises(LoadError, match=r"status 400: ignore_eos\?; .* add --no-ignore-eos"):
@@ -140,7 +158,7 @@ def test_a_scale_that_makes_no_sense_is_not_used() -> None:
 
 def test_prompts_share_their_first_words_and_no_others() -> None:
     asked = workload(prompt=60, shared_prefix=40)
-    texts = [body(asked, Scale(), number)["messages"][0]["content"].split() for number in range(1, 9)]
+    texts = [body(asked, Scale(), number, number)["messages"][0]["content"].split() for number in range(1, 9)]
     assert {len(text) for text in texts} == {60}
     assert len({tuple(text[:40]) for text in texts}) == 1
     assert len({tuple(text[40:50]) for text in texts}) == 8
@@ -148,7 +166,7 @@ def test_prompts_share_their_first_words_and_no_others() -> None:
 
 def test_lengths_spread_around_the_wanted_ones() -> None:
     asked = workload(prompt=100, gen=20, spread=0.5)
-    bodies = [body(asked, Scale(), number) for number in range(200)]
+    bodies = [body(asked, Scale(), number, number) for number in range(200)]
     words, tokens = ([words_of(each) for each in bodies], [each["max_tokens"] for each in bodies])
     assert (50 <= min(words) < 60, 140 < max(words) <= 150) == (True, True)
     assert (10 <= min(tokens) < 12, 28 < max(tokens) <= 30) == (True, True)
@@ -164,14 +182,14 @@ def test_prompts_of_people_are_asked_by_turns() -> None:
 
 
 def test_the_server_is_asked_for_usage_and_whole_length() -> None:
-    request = body(workload(gen=7), Scale(), 1)
+    request = body(workload(gen=7), Scale(), 1, 1)
     wanted = {"stream": True, "stream_options": {"include_usage": True}, "max_tokens": 7, "ignore_eos": True}
     assert request | wanted == request
-    assert "ignore_eos" not in body(workload(ignore_eos=False), Scale(), 1)
+    assert "ignore_eos" not in body(workload(ignore_eos=False), Scale(), 1, 1)
 
 
 def test_structured_answers_are_checked() -> None:
-    request = body(workload(structured=True), Scale(), 1)
+    request = body(workload(structured=True), Scale(), 1, 1)
     assert request["response_format"]["json_schema"]["strict"] is True
     assert "ignore_eos" not in request
     turns = count()
