@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -119,12 +120,20 @@ async def ask(client: httpx.AsyncClient, body: Mapping[str, Any], timeout_s: flo
 
 
 async def _exchange(client: httpx.AsyncClient, body: Mapping[str, Any], timeout_s: float, answer: Answer) -> None:
-    async with asyncio.timeout(timeout_s) as timer, client.stream("POST", PATH, json=body) as response:
+    async with asyncio.timeout(timeout_s) as timer, aclosing(await _send(client, body)) as response:
         if response.status_code != 200:
             raise FailedError(f"status {response.status_code}", _body_message(await response.aread()))
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
             raise FailedError("no stream of events", response.headers.get("content-type", "no content type"))
         await _read(response, answer, timer)
+
+
+async def _send(client: httpx.AsyncClient, body: Mapping[str, Any]) -> httpx.Response:
+    """The head of the response. A connection may end just as it is used again, so this is tried twice."""
+    request = client.build_request("POST", PATH, json=body)
+    with suppress(httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+        return await client.send(request, stream=True)
+    return await client.send(request, stream=True)
 
 
 async def _read(response: httpx.Response, answer: Answer, timer: asyncio.Timeout) -> None:

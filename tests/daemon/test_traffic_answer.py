@@ -1,6 +1,6 @@
 """How the stream of one answer is read and timed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -15,12 +15,11 @@ from isotherm.daemon.traffic.figures import tpot, ttft
 from support.timed_server import DONE, FINISH, PING, ROLE, Step, TimedServer, said, sse, used
 from support.virtual_time import run
 
+Answered = Sequence[Step] | httpx.Response | Exception
 BODY: dict[str, Any] = {"messages": []}
 
 
-def answer_of(
-    answer: Sequence[Step] | httpx.Response, timeout_s: float = 100.0, due: float | None = None, **client: Any
-) -> Answer:
+def answer_of(answer: Answered, timeout_s: float = 100.0, due: float | None = None, **client: Any) -> Answer:
     async def work() -> Answer:
         async with TimedServer(lambda body: answer).client(**client) as peer:
             return await ask(peer, BODY, timeout_s, due)
@@ -147,6 +146,18 @@ def test_a_refusal_keeps_its_status_and_words(response: httpx.Response, failure:
 def test_a_key_that_a_server_repeats_is_not_shown() -> None:
     refusal = httpx.Response(401, json={"error": {"message": "wrong key sk-secret"}})
     assert answer_of(refusal, headers={"authorization": "Bearer sk-secret"}).detail == "wrong key [key]"
+
+
+@pytest.mark.parametrize(("breaks", "failure"), [(1, None), (2, "the connection broke off")])
+def test_a_connection_that_ends_before_the_answer_is_tried_once_more(breaks: int, failure: str | None) -> None:
+    ended: list[Answered] = [httpx.RemoteProtocolError("closed")] * breaks
+    turns: Iterator[Answered] = iter([*ended, [1.0, said("a"), DONE]])
+
+    async def work() -> Answer:
+        async with TimedServer(lambda body: next(turns)).client() as peer:
+            return await ask(peer, BODY, 9.0)
+
+    assert run(work()).failure == failure
 
 
 @pytest.mark.parametrize(

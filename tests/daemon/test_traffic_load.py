@@ -124,7 +124,7 @@ def test_failures_are_counted_by_name_and_have_no_latency() -> None:
 def test_a_server_that_is_gone_is_not_flooded() -> None:
     turns = count(1)
     server = TimedServer(
-        lambda request: answers(request) if next(turns) <= NOT_COUNTED else [httpx.ConnectError("refused")]
+        lambda request: answers(request) if next(turns) <= NOT_COUNTED else httpx.ConnectError("refused")
     )
     (point,) = measured(server, streams=(3,), duration_s=10.0, warm_up=0).points
     assert len(point.answers) == pytest.approx(300, abs=6)

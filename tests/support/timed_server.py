@@ -45,9 +45,9 @@ def answers(body: dict[str, Any], first: float = 1.0, each: float = 0.1) -> list
 
 @dataclass
 class TimedServer(httpx.AsyncBaseTransport):
-    """script: the steps of an answer to a body, or a whole response."""
+    """script: the steps of an answer to a body, a whole response, or an error before there is any."""
 
-    script: Callable[[dict[str, Any]], Sequence[Step] | httpx.Response] = answers
+    script: Callable[[dict[str, Any]], Sequence[Step] | httpx.Response | Exception] = answers
     bodies: list[dict[str, Any]] = field(default_factory=list)
     moments: list[float] = field(default_factory=list)
     open: int = 0
@@ -58,6 +58,8 @@ class TimedServer(httpx.AsyncBaseTransport):
         self.bodies.append(body)
         self.moments.append(asyncio.get_running_loop().time())
         answer = self.script(body)
+        if isinstance(answer, Exception):
+            raise answer
         if isinstance(answer, httpx.Response):
             return answer
         return httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=_Stream(self, answer))
