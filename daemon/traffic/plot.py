@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 
@@ -15,7 +16,7 @@ _PANELS = (
     ("itl", "between pieces of an answer (ITL)"),
     ("e2e", "whole answer"),
 )
-_DPI, _FEW, _PERCENTS = 120, 50, (50, 95, 99)
+_DPI, _FEW, _TITLE, _PERCENTS = 120, 50, 100, (50, 95, 99)
 
 
 def draw_latencies(path: Path, points: Sequence[Point], title: str) -> None:
@@ -46,7 +47,7 @@ def draw_latencies(path: Path, points: Sequence[Point], title: str) -> None:
                 axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
                 axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
                 axes.xaxis.set_minor_formatter(NullFormatter())
-            axes.legend(loc="lower right", fontsize=9)
-    figure.suptitle(f"{title} (dotted: p50, p95, p99)", fontweight="bold")
+            axes.legend(loc="best", fontsize=9)
+    figure.suptitle(fill(f"{title} (dotted: p50, p95, p99)", _TITLE), fontweight="bold")
     with replacing(path) as file:
         figure.savefig(file, dpi=_DPI, format="png")

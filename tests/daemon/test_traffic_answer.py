@@ -1,5 +1,6 @@
 """How the stream of one answer is read and timed."""
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -103,8 +104,19 @@ def test_an_end_without_done_is_one_if_there_was_a_finish_reason() -> None:
     assert (found.failure, found.end) == (None, 1.0)
 
 
-def test_a_connection_that_stays_open_after_the_end_takes_nothing_from_the_answer() -> None:
-    found = answer_of([1.0, said("a"), DONE, 50.0, httpx.ReadError("reset")])
+def test_a_connection_that_stays_open_after_the_end_is_not_waited_for() -> None:
+    steps: list[Step] = [1.0, said("a"), DONE, 50.0, httpx.ReadError("reset")]
+
+    async def work() -> tuple[Answer, float]:
+        async with TimedServer(lambda body: steps).client() as peer:
+            return await ask(peer, BODY, 99.0), asyncio.get_running_loop().time()
+
+    found, ended = run(work())
+    assert (found.failure, found.end, ended) == (None, 1.0, 2.0)
+
+
+def test_a_connection_that_breaks_after_the_end_takes_nothing_from_the_answer() -> None:
+    found = answer_of([1.0, said("a"), DONE, 0.5, httpx.ReadError("reset")])
     assert (found.failure, found.end) == (None, 1.0)
 
 
