@@ -9,6 +9,43 @@ import typer
 
 from ...cpu_kernels.seating import Affinity
 from ..config import Config
+from .bench_options import (
+    MOST_STREAMS,
+    MOST_THREADS,
+    MOST_TOKENS,
+    MOST_WIDTH,
+    Bound,
+    Context,
+    Duration,
+    Format,
+    Gen,
+    IgnoreEos,
+    Kernels,
+    KeyFile,
+    Model,
+    Moe,
+    Plot,
+    Prompt,
+    Prompts,
+    Rate,
+    Requests,
+    Rounds,
+    Seed,
+    ServedModel,
+    SharedPrefix,
+    Spread,
+    Streams,
+    Structured,
+    Threads,
+    Timeout,
+    Tokens,
+    TpotLimit,
+    Trace,
+    TtftLimit,
+    Url,
+    WarmUp,
+    check_together,
+)  # fmt: skip
 from .bench_tables import curve_table, kernel_table, model_table, moe_table
 from .model_options import KvKind, NoPackCache, kv_kind
 from .output import ExitCode, fail, out, refusals
@@ -22,107 +59,95 @@ if TYPE_CHECKING:
 
 _AUTO = "auto"
 _DEFAULT = Config()
-_MOST_STREAMS, _MOST_THREADS, _MOST_TOKENS, _MOST_WIDTH = 512, 1024, 65536, 1 << 20
-_MODES = {  # the parameters that belong to one thing to measure
-    **dict.fromkeys(
-        ("model", "affinity", "prompt", "gen", "streams", "rounds", "context", "kv_cache", "no_pack_cache", "trace"),
-        "a model",
-    ),
-    **dict.fromkeys(("moe", "weight_format", "tokens"), "--moe"),
-    "kernels": "--kernels",
-}
-Context = Annotated[
-    int,
-    typer.Option(help="Tokens in the context before decoding.", min=0, show_default="none, with --streams 128 each"),
-]
-Threads = Annotated[
-    str | None,
-    typer.Option(
-        help="CPU threads of the engine; auto measures which number decodes fastest.",
-        show_default="one per physical core",
-    ),
-]
-Trace = Annotated[
-    Path | None,
-    typer.Option(
-        help="Write where the tokens were routed, for `isotherm plan --trace`.", metavar="FILE", show_default=False
-    ),
-]
-Moe = Annotated[
-    str | None,
-    typer.Option(
-        help="Measure one MoE layer of random weights instead: EXPERTSxACTIVExHIDDENxINTERMEDIATE.",
-        show_default=False,
-    ),
-]
 
 
 def bench(
     ctx: typer.Context,
-    model: Annotated[
-        Path | None,
-        typer.Argument(
-            help="A .gguf file or a safetensors folder; none is the embedded demo model.", show_default=False
-        ),
-    ] = None,
+    model: Model = None,
     threads: Threads = None,
-    affinity: Annotated[
-        str, typer.Option(help="What threads are bound to, as for `isotherm serve`.", metavar="none|cores")
-    ] = "none",
-    prompt: Annotated[int, typer.Option(help="Tokens of the prompt that prefill is measured with.", min=1)] = 512,
-    gen: Annotated[int, typer.Option(help="Tokens to generate.", min=1)] = 64,
-    streams: Annotated[
-        str, typer.Option(help="How many streams to decode at the same time, one measurement each.")
-    ] = "1,4,8",
-    rounds: Annotated[int, typer.Option(help="How often to measure all; medians count.", min=1)] = 3,
+    affinity: Bound = "none",
+    prompt: Prompt = 512,
+    gen: Gen = 64,
+    streams: Streams = "1,4,8",
+    rounds: Rounds = 3,
     context: Context = 0,
     kv_cache: KvKind = _DEFAULT.kv_cache,
     no_pack_cache: NoPackCache = False,
     trace: Trace = None,
     moe: Moe = None,
-    weight_format: Annotated[str, typer.Option("--format", help="The format of the weights of --moe.")] = "q4_0",
-    tokens: Annotated[str, typer.Option(help="Tokens in a step of --moe, one measurement each.")] = "1,16,64,256,1024",
-    kernels: Annotated[bool, typer.Option("--kernels", help="Measure the products of the kernels instead.")] = False,
+    weight_format: Format = "q4_0",
+    tokens: Tokens = "1,16,64,256,1024",
+    kernels: Kernels = False,
+    url: Url = None,
+    served_model: ServedModel = None,
+    rate: Rate = None,
+    requests: Requests = None,
+    duration: Duration = None,
+    warm_up: WarmUp = 2,
+    spread: Spread = 0.0,
+    shared_prefix: SharedPrefix = 0,
+    prompts: Prompts = None,
+    structured: Structured = False,
+    ignore_eos: IgnoreEos = True,
+    seed: Seed = 1,
+    timeout: Timeout = 600.0,
+    ttft_limit: TtftLimit = None,
+    tpot_limit: TpotLimit = None,
+    api_key_file: KeyFile = None,
+    plot: Plot = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure prefill and decode of a model, beside the machine's plain read bandwidth.
+    """Measure prefill and decode of a model, beside the machine's plain read bandwidth; or any server, by --url.
 
     Example: isotherm bench model.gguf --threads auto --streams 1,4,8 --json
 
     Example: isotherm bench --moe 128x8x2048x768 --format q4_0 --threads 1 --tokens 1,16,64
+
+    Example: isotherm bench --url 127.0.0.1:8440 --prompt 1024 --gen 128 --streams 1,4,8 --plot latency.png
     """
-    mode = "--kernels" if kernels else "a model" if moe is None else "--moe"
-    _check_together(ctx, mode)
-    if moe is not None:
+    mode = "--url" if url is not None else "--kernels" if kernels else "a model" if moe is None else "--moe"
+    check_together(ctx, mode)
+    if url is not None:
+        from .bench_url import bench_url, make_limits, make_load, make_workload
+
+        asked = make_workload(ctx, prompt, gen, spread, shared_prefix, prompts, structured, ignore_eos, seed)
+        load = make_load(ctx, asked, streams, rate, requests, duration, warm_up, timeout)
+        bench_url(url, served_model, api_key_file, load, make_limits(ttft_limit, tpot_limit), plot, as_json)
+    elif moe is not None:
         _bench_moe(moe, weight_format, _threads(threads), tokens, as_json)
     elif kernels:
         _bench_kernels(_threads(threads), as_json)
     else:
-        from ..bench import BenchOptions
-
-        options = BenchOptions(
-            threads=None if threads == _AUTO else _threads(threads),
-            affinity=_affinity(affinity),
-            prompt=prompt,
-            gen=gen,
-            streams=numbers("--streams", streams, _MOST_STREAMS),
-            rounds=rounds,
-            context=context,
-            kv_cache=kv_kind(kv_cache),
-            pack_cache=not no_pack_cache,
-            trace=trace,
-        )
+        options = _options(threads, affinity, prompt, gen, streams, rounds, context, kv_cache, no_pack_cache, trace)
         _bench_model(model, options, as_json)
 
 
-def _check_together(ctx: typer.Context, mode: str) -> None:
-    """Refuse what would be passed over in this mode."""
-    for parameter in ctx.command.params:
-        name = str(parameter.name)
-        source = ctx.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE" and _MODES.get(name, mode) != mode:
-            shown = "a model" if name == "model" else parameter.opts[0]
-            fail(f"{shown} does not go with {mode}; measure one thing at a time", ExitCode.USAGE)
+def _options(
+    threads: str | None,
+    affinity: str,
+    prompt: int,
+    gen: int,
+    streams: str,
+    rounds: int,
+    context: int,
+    kv_cache: str,
+    no_pack_cache: bool,
+    trace: Path | None,
+) -> "BenchOptions":
+    from ..bench import BenchOptions
+
+    return BenchOptions(
+        threads=None if threads == _AUTO else _threads(threads),
+        affinity=_affinity(affinity),
+        prompt=prompt,
+        gen=gen,
+        streams=numbers("--streams", streams, MOST_STREAMS),
+        rounds=rounds,
+        context=context,
+        kv_cache=kv_kind(kv_cache),
+        pack_cache=not no_pack_cache,
+        trace=trace,
+    )
 
 
 def _bench_model(model: Path | None, options: "BenchOptions", as_json: bool) -> None:
@@ -147,7 +172,7 @@ def _bench_moe(shape: str, weight_format: str, threads: int, tokens: str, as_jso
     from ...experts.formats import FORMATS
     from ..bench_moe import MoeOptions, measure_moe
 
-    sizes, counts = _shape(shape), numbers("--tokens", tokens, _MOST_TOKENS)
+    sizes, counts = _shape(shape), numbers("--tokens", tokens, MOST_TOKENS)
     if weight_format.upper() not in FORMATS:
         known = ", ".join(name.lower() for name in FORMATS)
         fail(f"--format is {weight_format!r}; choose from {known}", ExitCode.USAGE)
@@ -180,8 +205,8 @@ def _threads(text: str | None) -> int:
 
     if text is None:
         return default_threads()
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST_THREADS:
-        fail(f"--threads is {text!r}; name a number from 1 to {_MOST_THREADS}, or auto for a model", ExitCode.USAGE)
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_THREADS:
+        fail(f"--threads is {text!r}; name a number from 1 to {MOST_THREADS}, or auto for a model", ExitCode.USAGE)
     return int(text)
 
 
@@ -195,9 +220,9 @@ def _shape(text: str) -> "MoeShape":
     from ...experts.random_weights import MoeShape
 
     parts = text.lower().split("x")
-    if len(parts) != 4 or not all(part.isdecimal() and 1 <= int(part) <= _MOST_WIDTH for part in parts):
+    if len(parts) != 4 or not all(part.isdecimal() and 1 <= int(part) <= MOST_WIDTH for part in parts):
         fail(
-            f"--moe is {text!r}; name experts x active x hidden x intermediate, each from 1 to {_MOST_WIDTH}, such as "
+            f"--moe is {text!r}; name experts x active x hidden x intermediate, each from 1 to {MOST_WIDTH}, such as "
             "128x8x2048x768",
             ExitCode.USAGE,
         )

@@ -1,12 +1,13 @@
 """What commands say, and the exit code of each way to fail."""
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from ...experts.errors import ModelError
 from ...placement.hardware_file import HardwareError
@@ -15,6 +16,7 @@ from ..memory import MemoryPlanError
 
 out = Console()
 err = Console(stderr=True)
+_WIDE = 200
 
 
 class ExitCode(IntEnum):
@@ -28,6 +30,17 @@ class ExitCode(IntEnum):
     NO_DAEMON = 6  # no daemon answers
     ENGINE = 7  # the engine failed while serving
     FORCED = 8  # a second signal cut open requests off
+
+
+def show(part: RenderableType) -> None:
+    """Print a table: as wide as the terminal, else in whole lines, which whoever reads a pipe wants."""
+    if out.is_terminal:
+        out.print(part, highlight=False)
+        return
+    text = io.StringIO()
+    Console(file=text, width=_WIDE, color_system=None).print(part, highlight=False)
+    for line in text.getvalue().splitlines():
+        out.out(line.rstrip(), highlight=False)
 
 
 def plus_minus() -> str:

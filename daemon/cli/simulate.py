@@ -1,16 +1,14 @@
 """`isotherm simulate`: how fast a model would be on other machines, with other memory, traffic and policies."""
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
 
 from ..config import Config, readable
 from .model_options import KvKind, Trace, kv_kind
-from .output import ExitCode, fail, out, refusals
+from .output import ExitCode, fail, out, refusals, show
 from .progress import progress_bars
 from .simulate_options import (
     MOST_CONTEXT,
@@ -35,13 +33,10 @@ from .simulate_options import (
 from .values import numbers, one_of, parts, values_of
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from ...placement.replay import CacheKind
     from ..what_if import Grid
 
 _DEFAULT = Config()
-_WIDE = 200
 _OF_A_MODEL = ("trace", "hardware", "vram", "context", "formats", "threads", "kv_cache")
 
 
@@ -116,7 +111,7 @@ def _simulate_model(grid: "Grid", files: Mapping[str, Path]) -> None:
     with refusals(), progress_bars() as report:
         result = run(grid, report)
     for part in simulated_tables(result):
-        _show(part)
+        show(part)
     rows = [row.flat() for row in result.rows]
     _write(
         files,
@@ -148,7 +143,7 @@ def _simulate_trace(
                 found += hit_rates(trace, policies, count)
             except ValueError as error:
                 fail(f"{readable(path)}: {error}", ExitCode.USAGE)
-    _show(hit_rate_table(found))
+    show(hit_rate_table(found))
     rows = [asdict(row) for row in found]
     _write(
         files,
@@ -158,16 +153,6 @@ def _simulate_trace(
             "json": lambda to: write_json(to, {"trace": readable(path)}, rows),
         },
     )
-
-
-def _show(part: "RenderableType") -> None:
-    if out.is_terminal:
-        out.print(part, highlight=False)
-    else:  # whoever reads a pipe wants whole lines
-        text = io.StringIO()
-        Console(file=text, width=_WIDE, color_system=None).print(part, highlight=False)
-        for line in text.getvalue().splitlines():
-            out.out(line.rstrip(), highlight=False)
 
 
 def _write(files: Mapping[str, Path], writers: Mapping[str, Callable[[Path], None]]) -> None:
