@@ -16,7 +16,7 @@ from isotherm.daemon.paths import hardware_file
 from isotherm.experts.acceleration import Acceleration
 from isotherm.gpu_kernels.device_spec import parse_spec
 from isotherm.placement.hardware_file import save_profile
-from isotherm.placement.ledger import CONTEXT_BYTES, HEADROOM_BYTES, RAM, Term
+from isotherm.placement.ledger import CONTEXT_BYTES, HEADROOM_BYTES, KV_STAGING_BYTES, RAM, Term
 from isotherm.placement.plan import Plan, PlanError
 from isotherm.placement.plan_file import load_plan, save_plan
 from isotherm.placement.room import FitError
