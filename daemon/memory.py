@@ -104,7 +104,7 @@ def plan_offload(demand: Demand, blocks: int, offload_bytes: int, free_bytes: in
 def _told(demand: Demand, left: int) -> int:
     assert demand.kv_bytes is not None
     blocks = demand.kv_bytes // demand.block_bytes
-    if demand.kv_bytes - blocks * demand.device_bytes > left:
+    if blocks * demand.ram_bytes > left:
         raise MemoryPlanError(
             f"a KV cache of {_gib(demand.kv_bytes)} does not fit beside the packed weights "
             f"({_gib(demand.weight_bytes)}); --kv-gib {_floor(left * demand.block_bytes // demand.ram_bytes)} would"

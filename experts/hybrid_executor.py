@@ -204,7 +204,7 @@ class HybridExecutor:
         given_back = self.residency.given_back_bytes
         for number in sorted(lost):
             self._drop(number)
-        caches = self._ops.cache.layer_bytes * len(layers)
+        caches = self._ops.cache.layer_bytes * len(self._ops.cache.without_room(layers))
         if layers and self._free_memory:
             needed, free = caches + given_back - self.residency.given_back_bytes, self._free_memory()
             if needed > free:

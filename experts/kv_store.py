@@ -29,10 +29,13 @@ class KvStore:
 
     def add(self, layers: Iterable[int]) -> None:
         """Give layers room that have none."""
-        new = [layer for layer in layers if layer not in self._layers]
+        new = self.without_room(layers)
         memory = arena(len(new) * self.layer_bytes)
         for place, layer in enumerate(new):
             self._layers[layer] = memory[place * self.layer_bytes :][: self.layer_bytes]
+
+    def without_room(self, layers: Iterable[int]) -> list[int]:
+        return [layer for layer in layers if layer not in self._layers]
 
     def fields(self, layer: int) -> dict[str, int]:
         """The descriptor fields by which ops find the cache of a layer."""

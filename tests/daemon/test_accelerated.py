@@ -16,7 +16,7 @@ from isotherm.daemon.paths import hardware_file
 from isotherm.experts.acceleration import Acceleration
 from isotherm.gpu_kernels.device_spec import parse_spec
 from isotherm.placement.hardware_file import save_profile
-from isotherm.placement.ledger import CONTEXT_BYTES, HEADROOM_BYTES, RAM, Term
+from isotherm.placement.ledger import CONTEXT_BYTES, HEADROOM_BYTES, KV_STAGING_BYTES, RAM, Term
 from isotherm.placement.plan import Plan, PlanError
 from isotherm.placement.plan_file import load_plan, save_plan
 from isotherm.placement.room import FitError
@@ -171,6 +171,38 @@ def test_slots_that_were_to_follow_each_token_are_said_to_be_static(
     plan = replace(plan, layers=(replace(first, slots=slots), *(replace(layer, slots=0) for layer in others)))
     events, _ = served_by(plan, model, tmp_path)
     assert events.get("slots_are_static", 0) == told
+
+
+def test_a_plan_that_leaves_no_room_for_what_offloading_takes_is_refused(model: Path, tmp_path: Path) -> None:
+    plan = plan_of(model, experts=[0] * 8)
+    save_plan(plan, tmp_path / "plan.json")
+    room = plan.ledger[1].total + KV_STAGING_BYTES - 1
+    given = config(model, f"emulated:vram={room}B", "emulated:number=1", context=None, plan=tmp_path / "plan.json")
+    with pytest.raises(MemoryPlanError, match=r"the plan takes .* of gpu0, and emulated:0 has"):
+        assemble(replace(given, kv_offload_gib=0.01), lambda stage, done, total: None)
+    assemble(given, lambda stage, done, total: None).engine.stop()
+
+
+def test_a_cache_that_no_accelerator_uses_is_not_offloaded_and_that_is_told(model: Path, tmp_path: Path) -> None:
+    save_plan(plan_of(model, experts=[0] * 8), tmp_path / "plan.json")
+    given = config(
+        model, "emulated:", "emulated:number=1", context=None, plan=tmp_path / "plan.json", kv_offload_gib=0.001
+    )
+    with assembled(given) as assembly:
+        assert assembly.engine.events.counts()["kv_not_offloaded"] == 1
+        assert assembly.runner.num_resident == assembly.runner.num_blocks > 50
+    assert answers(given) == answers(config(model))
+
+
+def test_ram_for_a_larger_cache_is_used_beside_an_accelerators_own(model: Path) -> None:
+    with assembled(config(model, CARD, kv_offload_gib=0.001)) as assembly:
+        runner, status = assembly.runner, assembly.status()
+        assert (runner.num_resident, status["kv"]["blocks"]) == (4, 4)  # a context of 64 tokens
+        assert status["kv"]["prefix_blocks"] == runner.num_blocks > 50
+        each = 16 * runner.kv_bytes_per_token
+        assert assembly.kv_bytes == (runner.num_blocks + 4) * each
+    with assembled(config(model, CARD)) as assembly:
+        assert assembly.kv_bytes == 4 * 16 * assembly.runner.kv_bytes_per_token
 
 
 def test_an_accelerator_without_room_for_anything_is_refused(model: Path) -> None:

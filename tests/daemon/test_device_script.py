@@ -30,7 +30,8 @@ def test_it_runs_on_the_emulated_accelerator(
     assert code == 0, text
     assert "# emulated:0: a modelled device, 1.0 GiB" in text
     assert "12 cases" in text
-    assert text.count("the same bits") == 2
+    assert text.count("the same bits") == 3
+    assert "blocks of keys and values from RAM, qwen3_moe: the same bits" in text
     assert text.count("| card only |") == 1
     hidden = re.search(r"(\d+)% of the shorter is hidden", text)
     assert hidden is not None

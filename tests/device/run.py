@@ -20,6 +20,7 @@ from device.overlap import overlap
 from device.report import Report
 from device.speeds import CONTEXT, WAYS, Bench, Way
 from isotherm.daemon.machine import default_threads
+from isotherm.daemon.runner import DecoderRunner
 from isotherm.experts.model import Model, open_model
 from isotherm.experts.random_decoder import small_spec, wide_spec
 from isotherm.gpu_kernels.device import Accelerator
@@ -30,7 +31,7 @@ from isotherm.gpu_kernels.reference import TorchKernels
 from isotherm.placement.hardware import HardwareProfile
 from isotherm.placement.hardware_file import load_profile
 from isotherm.placement.placed import Traffic
-from support.engines import engine, greedy
+from support.engines import Logits, engine, feed, greedy
 from support.hybrid import LIMITS, hybrid, random_placement
 from support.modelled import profile_of
 from support.tiny import VOCAB_SIZE, write_gguf
@@ -114,6 +115,10 @@ def check_models(report: Report, accelerator: Accelerator, kernels: Kernels) -> 
                         report.skip(f"{architecture} with {share:.0%} of its experts on the card, for lack of time")
                         continue
                     _check_model(report, accelerator, kernels, model, Way("", dense=dense, share=share))
+        if report.is_late:
+            report.skip("keys and values that go to RAM and back, for lack of time")
+        else:
+            _check_offload(report, accelerator, kernels, model)
 
 
 def _check_model(report: Report, accelerator: Accelerator, kernels: Kernels, model: Model, way: Way) -> None:
@@ -132,6 +137,30 @@ def _check_model(report: Report, accelerator: Accelerator, kernels: Kernels, mod
         report.fault(f"{where}: the same tokens, but other logits, by up to {abs(got[1] - expected[1]).max():.1e}")
     else:
         report.line(f"* {where}: the same bits")
+
+
+def _check_offload(report: Report, accelerator: Accelerator, kernels: Kernels, model: Model) -> None:
+    """All on the card, with room for the keys and values of one of three sequences."""
+    placement = random_placement(model.spec, [1.0], seed=1, dense=(0,) * (model.spec.num_layers + 2))
+    with engine(model.checkpoint.path, **LIMITS) as runner:
+        expected = in_turn(runner)
+    with hybrid(model, placement, [accelerator], kernels=[kernels], kv_blocks=[2]) as runner:
+        got = in_turn(runner)
+        moved = runner.executor.kv[0].brought_back  # type: ignore[attr-defined]
+    if moved and all((ours == theirs).all() for ours, theirs in zip(got, expected, strict=True)):
+        report.line(f"* {moved} blocks of keys and values from RAM, {model.spec.architecture}: the same bits")
+    else:
+        report.fault(f"keys and values that came back from RAM, {moved} blocks of them: other logits")
+
+
+def in_turn(runner: DecoderRunner) -> list[Logits]:
+    """The logits of three sequences that take turns."""
+    random = Random(5)
+    return [
+        feed(runner, [random.randrange(VOCAB_SIZE) for _ in range(6)], 6 * turn, (2 * number, 2 * number + 1))
+        for turn in range(5)
+        for number in range(3)
+    ]
 
 
 def _hardware(path: Path | None, accelerator: Accelerator, report: Report) -> HardwareProfile | None:

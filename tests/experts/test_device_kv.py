@@ -120,6 +120,28 @@ def test_a_block_that_was_not_written_since_it_came_back_is_not_copied_again() -
     assert (served.kv.offloaded, served.kv.brought_back) == (3 + 3 + 5 * 1, 18)  # of the prefix once, then the tail
 
 
+def test_a_block_that_begins_anew_is_not_brought_back() -> None:
+    served = Served(blocks=3)
+    served.run([sequence(4, 5, 6, computed=40)])
+    served.run([sequence(7, 8, 9, computed=40)])
+    served.run([sequence(4, 5, 6, computed=40)])
+    assert (served.kv.offloaded, served.kv.brought_back) == (6, 0)
+
+
+@pytest.mark.parametrize("late", range(6))
+def test_a_step_that_was_broken_off_has_lost_nothing_that_left_for_it(late: int) -> None:
+    served = Served(blocks=3, late=late)
+    for known in (0, 39):  # then the first two are in RAM too
+        served.run([sequence(4, 5, 6, known=known, computed=40 - known)])
+        served.run([sequence(7, 8, 9, known=known, computed=40 - known)])
+    served.run([sequence(4, 5, 6, known=40)])
+    served.lay([sequence(7)])
+    served.kv.begin(served.inputs)  # the third makes room
+    before = served.kv.offloaded
+    served.run([sequence(6, known=9)])
+    assert served.kv.offloaded == before
+
+
 def test_where_there_is_room_for_all_nothing_is_moved_or_translated() -> None:
     served = Served(blocks=16)
     before = served.card.used_bytes
