@@ -54,8 +54,6 @@ class DeviceBuffers:
         self.mixed = DeviceRows(memory, tokens, spec.q_size, forms.mixed)
         self.router_logits, self.gate_logits = (memory.empty((tokens, n), torch.float32) for n in (experts, 1))
         self.logits = memory.empty((limits.sequences, padded(spec.vocab_size)), torch.float32)
-        self.ids = memory.empty((tokens, top_k), torch.int32)
-        self.weights = memory.empty((tokens, top_k), torch.float32)
         self.outs, self.landed = (memory.empty((tokens * top_k, wide), torch.float32) for _ in range(2))
         self.landed_pairs = memory.empty((tokens * top_k,), torch.int64)
         self.everyone = memory.empty((tokens, 1), torch.int32)  # the choices where there is one expert for all

@@ -1,7 +1,8 @@
 """DeviceExperts: the pairs (token, expert) of a step that one accelerator computes for the host.
 
 The host sends its records of the tokens as they are, and a list of pairs; what comes back is a row for each pair, in
-the order of the list. The accelerator works meanwhile: `start` queues everything and waits for nothing.
+the order of the list. The accelerator works meanwhile: `start` queues everything and waits for nothing. Launches may be
+made for more pairs than there are, see `Graphs`.
 """
 
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from .device_buffers import BLOCK
 from .device_forms import records_of
 from .device_memory import DeviceMemory
 from .device_rows import DeviceRows, as_record, one_plain
+from .graphs import Graphs
 from .pack import PackedWeights
 from .spec import ModelSpec
 from .staging import Group, Staging
@@ -41,6 +43,7 @@ class DeviceExperts:
         self,
         accelerator: Accelerator,
         kernels: Kernels,
+        graphs: Graphs,
         spec: ModelSpec,
         weights: PackedWeights,
         layers: tuple[int, ...],
@@ -49,6 +52,8 @@ class DeviceExperts:
     ) -> None:
         assert spec.routing is not None
         self.staging: Staging | None = None
+        self._graphs, self._top_k = graphs, spec.routing.top_k
+        self._ids: Indices = np.zeros(0, np.int64)  # of the pairs that were sent last
         self._accelerator, self._kernels, self._hidden = accelerator, kernels, spec.hidden_size
         parts = {layer: parts_of(weights, layer) for layer in layers}
         self._forms = {layer: one_plain(records_of((gate, up))) for layer, (gate, up, _) in parts.items()}
@@ -87,24 +92,45 @@ class DeviceExperts:
         """Compute experts `ids` [n] for tokens `rows` [n] of the first `tokens` ones into host memory `out` [n, padded
         hidden size], which is there after the event. First come the pairs whose expert is in the bank; groups: experts
         to be streamed, in whose order the other pairs come."""
-        n, here = len(ids), _pairs_of(ids, groups)
-        self._send(layer, tokens, rows, ids, here)
-        index = self._list[_HEAD : _HEAD + n]
-        x = {form: self._x[form][:n] for form in self._forms[layer]}
-        gather = Cost(2.0 * sum(rows.numel() for rows in x.values()))
-        self._accelerator.launch(partial(_gather, self._tokens, index, x), gather)
-        if here[0]:
-            assert bank is not None
-            self._compute(layer, bank.matrices, bank.table, slice(0, here[0]), 0, ids, out)
+        here = _pairs_of(ids, groups)
+        pairs = self._graphs.rows * self._top_k if self._graphs.rows and not groups else len(ids)  # of launches
+        self._send(layer, tokens, rows, ids, here, pairs)
         if groups:
-            assert self.staging is not None
-            tables, first = self.staging.announce(groups), here[0]
-            for number, (group, table) in enumerate(zip(groups, tables, strict=True), 1):
-                matrices, last = self.staging.bring(layer, group), first + here[number]
-                self._compute(layer, matrices, table, slice(first, last), number, ids, out)
-                self.staging.leave()
-                first = last
+            self._gather(layer, pairs)
+            self._compute_groups(layer, bank, here, groups, out)
+        else:
+            assert bank is not None
+            self._graphs.run((layer, pairs), partial(self._compute_all, layer, bank, pairs))
+            self._fetch(slice(0, here[0]), out)
         return self._accelerator.record("from")
+
+    def _compute_all(self, layer: int, bank: Bank, pairs: int) -> None:
+        """All have their experts in the bank."""
+        self._gather(layer, pairs)
+        self._compute(layer, bank.matrices, bank.table, slice(0, pairs), 0, pairs)
+
+    def _compute_groups(
+        self, layer: int, bank: Bank | None, here: Sequence[int], groups: Sequence[Group], out: torch.Tensor
+    ) -> None:
+        first, total = here[0], sum(here)
+        if first:
+            assert bank is not None
+            self._compute(layer, bank.matrices, bank.table, slice(0, first), 0, total)
+            self._fetch(slice(0, first), out)
+        assert self.staging is not None
+        tables = self.staging.announce(groups)
+        for number, (group, table) in enumerate(zip(groups, tables, strict=True), 1):
+            matrices, last = self.staging.bring(layer, group), first + here[number]
+            self._compute(layer, matrices, table, slice(first, last), number, total)
+            self._fetch(slice(first, last), out)
+            self.staging.leave()
+            first = last
+
+    def _gather(self, layer: int, pairs: int) -> None:
+        index = self._list[_HEAD : _HEAD + pairs]
+        x = {form: self._x[form][:pairs] for form in self._forms[layer]}
+        row_bytes = sum(rows.shape[1] for rows in x.values())
+        self._accelerator.launch(partial(_gather, self._tokens, index, x), lambda: self._gathering(row_bytes))
 
     def _compute(
         self,
@@ -113,31 +139,41 @@ class DeviceExperts:
         table: torch.Tensor,
         pairs: slice,
         number: int,
-        ids: Indices,
-        out: torch.Tensor,
+        total: int,
     ) -> None:
-        """Pairs of those that were sent, whose experts have slots by a table; number: of their count in the list."""
+        """Pairs of the list of so many in total, whose experts have slots by a table; number: of their count in it."""
         n, (gate, up, down) = pairs.stop - pairs.start, matrices
         blocks = most_blocks(n, len(gate.tiles), BLOCK)
         groups = Groups(self._order[: blocks * BLOCK], self._slots[:blocks], BLOCK, 1)
         x = as_record({form: self._x[form][pairs] for form in self._forms[layer]}, self._hidden)
         inner, outs = self._inner.record(self._inner_forms[layer], n), self._outs[pairs]
-        launch, kernels, here = self._accelerator.launch, self._kernels, ids[pairs]
-        ids_at, count = _HEAD + _lines(len(ids)), self._list[number : number + 1]
+        launch, kernels = self._accelerator.launch, self._kernels
+        ids_at, count = _HEAD + _lines(total), self._list[number : number + 1]
         chosen = self._list[ids_at + pairs.start : ids_at + pairs.stop].view(n, 1)
         launch(partial(kernels.align, chosen, table, groups, count), Cost(8.0 * n))
         gate_up = partial(kernels.gate_up, x, gate, up, groups, inner, count)
-        launch(gate_up, partial(costs.routed, (gate, up), here))
+        launch(gate_up, partial(self._cost, (gate, up), pairs))
         weighted = partial(kernels.down, inner, down, groups, outs[:, : self._hidden], count)
-        launch(weighted, partial(costs.routed, (down,), here))
-        self._accelerator.wait("from", self._accelerator.record("compute"))
-        self._accelerator.copy(out[pairs], outs, "from")
+        launch(weighted, partial(self._cost, (down,), pairs))
 
-    def _send(self, layer: int, tokens: int, rows: Indices, ids: Indices, counts: Sequence[int]) -> None:
-        n, told = len(ids), self._told.numpy()
-        ids_at = _HEAD + _lines(n)
+    def _gathering(self, row_bytes: int) -> Cost:
+        return Cost(2.0 * row_bytes * len(self._ids))
+
+    def _cost(self, matrices: Sequence[Matrix], pairs: slice) -> Cost:
+        """Of what was sent last, which may be fewer pairs."""
+        return costs.routed(matrices, self._ids[pairs])
+
+    def _fetch(self, pairs: slice, out: torch.Tensor) -> None:
+        self._accelerator.wait("from", self._accelerator.record("compute"))
+        self._accelerator.copy(out[pairs], self._outs[pairs], "from")
+
+    def _send(self, layer: int, tokens: int, rows: Indices, ids: Indices, counts: Sequence[int], pairs: int) -> None:
+        """The list has room for so many pairs; those beyond the last are of any token."""
+        n, told, self._ids = len(ids), self._told.numpy(), ids
+        ids_at = _HEAD + _lines(pairs)
         told[: len(counts)] = counts
         told[_HEAD : _HEAD + n], told[ids_at : ids_at + n] = rows, ids
+        told[_HEAD + n : _HEAD + pairs] = 0
         self._accelerator.copy(self._list[: ids_at + n], self._told[: ids_at + n], "to")
         for form in self._forms[layer]:
             self._accelerator.copy(self._tokens[form][:tokens], self._sent[form][:tokens], "to")

@@ -6,10 +6,12 @@ import numpy as np
 import torch
 
 from ..cpu_kernels.descriptor import N_LOGITS, N_TOKENS
+from ..cpu_kernels.layout import KV_BLOCK, SEGMENT
 from ..gpu_kernels.device import Accelerator
 from ..gpu_kernels.kernels import Sequences
 from .device_kv import DeviceKv
 from .device_memory import DeviceMemory
+from .graphs import rounded
 from .step_inputs import StepInputs
 
 _LINE = 16  # int64 that parts begin on a multiple of
@@ -17,7 +19,8 @@ _NAMES = ("tokens", "positions", "slots", "sequence", "logit_rows")
 
 
 class DeviceInputs:
-    """Of the steps that are laid out in `inputs`, in memory that is taken from `memory`."""
+    """Of the steps that are laid out in `inputs`, in memory that is taken from `memory`. columns: of block tables,
+    enough for the longest context of a step; there are few sizes, since launches depend on them."""
 
     def __init__(self, accelerator: Accelerator, memory: DeviceMemory, inputs: StepInputs) -> None:
         self._accelerator, self._inputs = accelerator, inputs
@@ -27,10 +30,13 @@ class DeviceInputs:
         self._host = accelerator.pinned((starts[-1],), torch.int64)
         self._device = memory.empty((starts[-1],), torch.int64)
         self._columns = inputs.tables.shape[1]
-        self.tokens = self.sequences = self.logits = 0  # of the step
+        self.tokens = self.logits = 0  # of the step
+        self.columns = self._rows = self._logit_rows = 0  # of what kernels are given
 
-    def send(self, kv: DeviceKv) -> None:
-        """Queue the copy of a step that was laid out; kernels wait for it. kv: where its blocks are."""
+    def send(self, kv: DeviceKv, rows: int = 0) -> None:
+        """Queue the copy of a step that was laid out; kernels wait for it. kv: where its blocks are. rows: that kernels
+        are given, if not as many as there are tokens, and as many of logits; of what is in those beyond, only
+        `logit_rows` are numbers of rows."""
         inputs, host = self._inputs, self._host.numpy()
         self.tokens, self.logits = (int(inputs.counts[slot]) for slot in (N_TOKENS, N_LOGITS))
         host[:2] = self.tokens, self.logits
@@ -39,9 +45,14 @@ class DeviceInputs:
             start = self._starts[name]
             values = getattr(inputs, name)[:size]
             host[start : start + size] = kv.slots(values) if name == "slots" else values
-        self.sequences = int(inputs.sequence[self.tokens - 1]) + 1
-        start, used = self._starts["tables"], self.sequences * self._columns
-        host[start : start + used] = kv.tables(inputs.tables[: self.sequences]).reshape(-1)
+        self._rows, self._logit_rows = rows or self.tokens, rows or self.logits
+        start = self._starts["logit_rows"]
+        host[start + self.logits : start + self._logit_rows] = 0
+        segments = int(inputs.positions[: self.tokens].max()) // SEGMENT + 1
+        self.columns = min(rounded(segments) * (SEGMENT // KV_BLOCK), self._columns)
+        sequences = int(inputs.sequence[self.tokens - 1]) + 1
+        start, used = self._starts["tables"], sequences * self._columns
+        host[start : start + used] = kv.tables(inputs.tables[:sequences]).reshape(-1)
         self._accelerator.copy(self._device[: start + used], self._host[: start + used], "to")
         self._accelerator.wait("compute", self._accelerator.record("to"))
 
@@ -53,16 +64,16 @@ class DeviceInputs:
     @property
     def ids(self) -> torch.Tensor:
         """int64 [tokens]: of the vocabulary."""
-        return self._part("tokens", self.tokens)
+        return self._part("tokens", self._rows)
 
     @property
     def logit_rows(self) -> torch.Tensor:
-        return self._part("logit_rows", self.logits)
+        return self._part("logit_rows", self._logit_rows)
 
     @property
     def places(self) -> Sequences:
-        tables = self._part("tables", self.sequences * self._columns).view(self.sequences, self._columns)
-        positions, slots, sequence = (self._part(name, self.tokens) for name in ("positions", "slots", "sequence"))
+        tables = self._part("tables", self._inputs.tables.size).view(-1, self._columns)[:, : self.columns]
+        positions, slots, sequence = (self._part(name, self._rows) for name in ("positions", "slots", "sequence"))
         return Sequences(positions, slots, sequence, tables)
 
     def _part(self, name: str, size: int) -> torch.Tensor:

@@ -18,11 +18,9 @@ class Handover:
     def __init__(self, x: NDArray[np.uint8], inputs: StepInputs) -> None:
         self._x, self._inputs = torch.from_numpy(x).view(torch.float32), inputs
 
-    def to_device(self, target: DeviceOps, *, narrowed: bool) -> None:
-        """From the CPU. narrowed: only tokens whose logits are wanted matter."""
+    def to_device(self, target: DeviceOps) -> None:
+        """From the CPU: all tokens."""
         self._send(target, target.inputs.tokens)
-        if narrowed:
-            target.compact()
 
     def to_cpu(self, source: DeviceOps) -> None:
         rows = self._fetch(source)

@@ -1,12 +1,12 @@
 """HomeMixture: the experts of a layer whose dense part is an accelerator's, computed where each of them lies.
 
 That accelerator has routed and computes the experts that it has itself, of which the host need not know. Where all
-lie there, nothing leaves it. Else it sends the choices and what is normed to the host, which has the other pairs
-computed by the CPU team and by other accelerators, and sends their outputs back, to be added up in the order of
-choices.
+lie there, nothing leaves it before the step is over. Else it sends the choices and what is normed to the host, which
+has the other pairs computed by the CPU team and by other accelerators, and sends their outputs back, to be added up in
+the order of choices.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import numpy as np
@@ -20,6 +20,7 @@ from .cold_pairs import ColdPairs
 from .device_experts import DeviceExperts
 from .device_ops import DeviceOps
 from .residency import Residency
+from .schedule import Step
 from .segment import Segment
 from .streams import Streams
 
@@ -49,52 +50,51 @@ class HomeMixture:
         self._normed = torch.from_numpy(normed.plain).view(torch.float32)
         pairs, accelerator = len(cold.shown), ops.accelerator
         self._ids = accelerator.pinned((pairs,), torch.int32)
-        self._weights = accelerator.pinned((pairs,), torch.float32)
         self._pairs = accelerator.pinned((pairs,), torch.int64)
-        self._tokens = 0  # that were routed in this step
+        self._fetched: Event | None = None
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all experts are where the layer's dense part is."""
-        return bool((self._residency.where[self._layer] == self._home).all())
+    def steps(self) -> Iterator[Step]:
+        """The host has a part only where something is computed elsewhere."""
+        yield Step(self._fetch, needed=self._is_split)
+        yield Step(self._own, self._ops, needed=self._has_own)
+        yield Step(self._add_others, needed=self._is_split)
+        yield Step(partial(self._ops.add_experts, self._layer), self._ops)
 
-    def run(self) -> None:
-        """Queue everything; waits only where something is computed elsewhere."""
-        ops = self._ops
-        self._tokens = ops.rows
-        if not self._tokens:
-            return
-        whole = self.is_whole
-        fetched = self._fetch(whole)
-        bank = self._residency.bank(self._layer, self._home)
-        if bank and (self._residency.where[self._layer] == self._home).any():
-            ops.experts(self._layer, bank.matrices, bank.table)
-        if not whole:
-            ops.accelerator.synchronise(fetched)
-            self.take_choices()
-            self._send(self._compute())
-        ops.add_experts()
+    def _is_split(self) -> bool:
+        """Whether experts are elsewhere than the layer's dense part."""
+        return bool((self._residency.where[self._layer] != self._home).any())
 
-    def take_choices(self) -> None:
-        """Write the step's choices, once they are here, to where those of all layers are."""
-        routes, choice = self._cold.routes, self._cold.choice
-        pairs = self._tokens * routes.top_k
-        routes.ids[choice, :pairs] = self._ids[:pairs].numpy()
-        routes.weights[choice, :pairs] = self._weights[:pairs].numpy()
+    def _has_own(self) -> bool:
+        return bool((self._residency.where[self._layer] == self._home).any())
 
-    def _fetch(self, whole: bool) -> Event:
-        ops, rows = self._ops, self._tokens
-        accelerator, pairs = ops.accelerator, rows * self._cold.routes.top_k
-        accelerator.wait("from", accelerator.record("compute"))
-        accelerator.copy(self._ids[:pairs], ops.buffers.ids[:rows].view(-1), "from")
-        accelerator.copy(self._weights[:pairs], ops.buffers.weights[:rows].view(-1), "from")
-        if not whole:
+    def _fetch(self) -> None:
+        """Send the host what it needs."""
+        ops, rows = self._ops, self._ops.rows
+        accelerator, ids = ops.accelerator, ops.choices.ids(self._layer, rows).view(-1)
+        if rows:
+            accelerator.wait("from", accelerator.record("compute"))
+            accelerator.copy(self._ids[: len(ids)], ids, "from")
             accelerator.copy(self._normed[:rows], ops.buffers.normed.plain[:rows], "from")
-        return accelerator.record("from")
+            self._fetched = accelerator.record("from")
 
-    def _compute(self) -> Indices:
+    def _own(self) -> None:
+        """Queue what is computed here."""
+        bank = self._residency.bank(self._layer, self._home)
+        assert bank is not None
+        self._ops.experts(self._layer, bank.matrices, bank.table)
+
+    def _add_others(self) -> None:
+        """Have what is elsewhere computed, and send for it."""
+        rows, cold = self._ops.rows, self._cold
+        if rows:
+            self._ops.accelerator.synchronise(self._fetched)
+            pairs = rows * cold.routes.top_k
+            cold.routes.ids[cold.choice, :pairs] = self._ids[:pairs].numpy()
+            self._send(self._compute(rows))
+
+    def _compute(self, tokens: int) -> Indices:
         """Have the pairs of other devices computed: their numbers, in the order of their outputs."""
-        cold, ids = self._cold, self._cold.choices(self._tokens)
+        cold, ids = self._cold, self._cold.choices(tokens)
         lies = self._stream(ids) if self._streams else self._residency.where[self._layer][ids]
         last = cold.show(ids, lies)
         pairs, events = [cold.routes.order[:last]], []  # that order is still to come
@@ -106,7 +106,7 @@ class HomeMixture:
                 continue
             first, last = last, last + len(here)
             rows, out = here // cold.routes.top_k, cold.outs[first:last]
-            events.append((device, experts.start(self._layer, bank, self._tokens, rows, ids[here], out)))
+            events.append((device, experts.start(self._layer, bank, tokens, rows, ids[here], out)))
             pairs.append(here)
         if len(pairs[0]):
             cold.segment.run()

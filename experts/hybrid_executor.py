@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..cpu_kernels.descriptor import ENTRY, N_TOKENS
+from ..cpu_kernels.descriptor import ENTRY, N_LOGITS, N_TOKENS
 from ..cpu_kernels.team import Team
 from ..gpu_kernels.device import DeviceLostError, DeviceMemoryError
 from ..gpu_kernels.kernels import Kernels
@@ -19,6 +19,7 @@ from .device_experts import DeviceExperts
 from .device_kv import DeviceKv, KvRoom
 from .device_ops import DeviceOps
 from .errors import CacheLostError
+from .graphs import Graphs
 from .handover import Handover
 from .host_cost import Part
 from .hybrid_ops import Devices, HybridOps
@@ -84,12 +85,13 @@ class HybridExecutor:
     def _take(self, number: int, kernels: Kernels, weights: PackedWeights, room: KvRoom, *, streaming: bool) -> None:
         """Take the memory of an accelerator for what it has to do."""
         placement, spec, accelerator = self.placement, self._spec, self.residency.accelerators[number]
+        graphs = self._devices.graphs[number] = Graphs(accelerator, kernels, self._inputs.limits)
         dense = tuple(layer for layer, device in enumerate(placement.dense) if device == number)
         places = {"embed": placement.embed, "head": placement.head}
         ends = tuple(name for name, device in places.items() if device == number)
         if dense or ends:
             self._devices.homes[number] = DeviceOps(
-                accelerator, kernels, spec, weights, self._inputs, room, dense, ends
+                accelerator, kernels, graphs, spec, weights, self._inputs, room, dense, ends
             )
         guests = tuple(
             layer
@@ -99,9 +101,16 @@ class HybridExecutor:
         )
         if guests:
             tokens, normed = self._inputs.limits.tokens, self._ops.buffers.normed
-            self._devices.experts[number] = DeviceExperts(accelerator, kernels, spec, weights, guests, tokens, normed)
+            self._devices.experts[number] = DeviceExperts(
+                accelerator, kernels, graphs, spec, weights, guests, tokens, normed
+            )
+        if self._note and (dense or ends or guests) and not graphs.can_capture:
+            detail = f"the kernels of {accelerator.name} wait for what they compute, so that no graph can have them"
+            self._note("launched_one_by_one", f"{detail}; each step launches them one by one")
 
     def _record(self) -> None:
+        for graphs in self._devices.graphs.values():
+            graphs.drop()  # they are of numbers of steps
         self._plain = self._streaming = self._recorded(None)
         if self._streams and self._streams.cards:
             self._streaming = self._recorded(self._streams)
@@ -157,11 +166,12 @@ class HybridExecutor:
         while True:
             try:
                 self.residency.settle()
-                many = int(self._inputs.counts[N_TOKENS]) >= LEAST_TOKENS
-                recorded = self._streaming if many else self._plain
-                for step in recorded.steps:
-                    step()
-                self._finish(recorded)
+                tokens, logits = (int(self._inputs.counts[slot]) for slot in (N_TOKENS, N_LOGITS))
+                for graphs in self._devices.graphs.values():
+                    graphs.begin(tokens, logits, self.residency.layout)
+                recorded = self._streaming if tokens >= LEAST_TOKENS else self._plain
+                recorded.schedule.run()
+                self._finish(tokens, logits)
                 return
             except DeviceLostError as error:
                 self._give_up(error)
@@ -181,16 +191,18 @@ class HybridExecutor:
         if self._note:
             self._note("accelerator_out_of_memory", f"{error}; the CPU computes experts that took {given}")
 
-    def _finish(self, recorded: HybridOps) -> None:
+    def _finish(self, tokens: int, logits: int) -> None:
         """Fetch what accelerators have left of the step, and wait for them."""
         for number, home in self._devices.homes.items():
             home.accelerator.wait("from", home.accelerator.record("compute"))
             if number == self.placement.head and home.rows:
                 home.accelerator.copy(self._logits[: home.rows], home.buffers.logits[: home.rows], "from")
+            home.choices.fetch()
             home.accelerator.synchronise(home.accelerator.record("from"))
             home.kv.finish()
-        for mixture in recorded.mixtures:
-            mixture.take_choices()
+            if self._spec.routing:
+                routes = self._ops.buffers.branches["experts"].routes
+                home.choices.take(routes, tokens, logits, self._spec.num_layers - 1)
         if self._devices.clock:
             self._devices.clock.charge((Part("step"),), self._inputs)
 
@@ -229,6 +241,8 @@ class HybridExecutor:
         """lost: were dropped. told: in words."""
         for number in lost & self._devices.homes.keys():
             self._devices.homes.pop(number).close()
+        for number in lost:
+            del self._devices.graphs[number]
         self.lost, self.placement = self.lost | lost, self.placement.without(lost)
         self._stop_streaming()
         self._record()
@@ -270,3 +284,4 @@ class HybridExecutor:
             home.close()
         self._devices.experts.clear()
         self._devices.homes.clear()
+        self._devices.graphs.clear()

@@ -4,7 +4,6 @@ What the CPU does is recorded into segments, each as long as nothing comes from 
 accelerators do is queued on them when its turn comes.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -20,32 +19,33 @@ from .cold_pairs import ColdPairs
 from .cpu_ops import CpuOps
 from .device_experts import DeviceExperts
 from .device_ops import DeviceOps
+from .graphs import Graphs
 from .handover import Handover
 from .home_mixture import HomeMixture
 from .host_cost import Part
 from .residency import Residency
+from .schedule import Schedule, Step, Work
 from .segment import HostClock, Segment
 from .spec import ModelSpec
 from .split_mixture import SplitMixture
 from .step_inputs import StepInputs
 from .streams import Streams
 
-Step = Callable[[], object]
-
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """By accelerator: `experts` computes experts of layers whose dense part is elsewhere, `homes` runs dense parts.
-    clock: what is told how long the CPU works, if somebody wants to know."""
+    """By accelerator: `experts` computes experts of layers whose dense part is elsewhere, `homes` runs dense parts, and
+    `graphs` has what both have captured. clock: what is told how long the CPU works, if somebody wants to know."""
 
     experts: dict[int, DeviceExperts] = field(default_factory=dict)
     homes: dict[int, DeviceOps] = field(default_factory=dict)
+    graphs: dict[int, Graphs] = field(default_factory=dict)
     clock: HostClock | None = None
 
 
 class HybridOps:
-    """Collects a step of the model (see `decoder.OpSet`) as `steps`, to be run one after the other. streams: for steps
-    that may bring experts to accelerators."""
+    """Collects a step of the model (see `decoder.OpSet`) as a `schedule`. streams: for steps that may bring experts to
+    accelerators."""
 
     def __init__(
         self,
@@ -58,9 +58,8 @@ class HybridOps:
         devices: Devices,
         streams: Streams | None = None,
     ) -> None:
-        self.steps: list[Step] = []
         self.segments: list[Segment] = []
-        self.mixtures: list[HomeMixture] = []
+        self._steps: list[Step] = []
         self._spec, self._cpu, self._inputs, self._team = spec, cpu, inputs, team
         self._residency, self._placement = residency, placement
         self._experts, self._homes, self._clock = devices.experts, devices.homes, devices.clock
@@ -70,7 +69,9 @@ class HybridOps:
         self._parts: list[Part] = []  # of the CPU's work since the last cut
         pairs = inputs.limits.tokens * (spec.routing.top_k if spec.routing else 0)
         self._shown: NDArray[np.int64] = np.zeros(pairs, np.int64)  # one for all layers: it is of the layer under way
-        self.steps += [home.begin for home in self._homes.values()]
+        self._reached: set[int] = set()  # accelerators
+        self._steps += [Step(home.begin) for home in self._homes.values()]
+        self.schedule = Schedule(self._steps, residency, number=0 if streams is None else 1)
 
     # -- the ops, in the order of `decoder.record`
     def embed(self) -> None:
@@ -79,6 +80,7 @@ class HybridOps:
         else:
             self._cpu.begin()
             self._flush()
+            self._reach(self._at)
             self._queue(self._homes[self._at].embed)
 
     def norm(self, role: str, readers: tuple[str, ...]) -> None:
@@ -96,7 +98,6 @@ class HybridOps:
             self._cpu.narrow()
         else:
             self._cpu.count_logits()
-            self._queue(self._homes[self._at].narrow)
 
     def project(self, layer: int) -> None:
         self._run("project", layer)
@@ -111,6 +112,8 @@ class HybridOps:
         self._run("output", layer)
         if self._at == CPU:
             self._note("dense", layer)
+        elif self._narrowed:
+            self._queue(self._homes[self._at].compact)
 
     def route(self, layer: int) -> None:
         if self._at != CPU:
@@ -163,7 +166,7 @@ class HybridOps:
             narrowed=self._narrowed,
             streams=self._streams,
         )
-        self.steps.append(partial(mixture.run, self._inputs.counts))
+        self._steps.append(Step(partial(mixture.run, self._inputs.counts)))
         self._cpu.combine(layer, "experts", few=0)
 
     def _mix_at(self, home: DeviceOps, layer: int) -> None:
@@ -181,8 +184,7 @@ class HybridOps:
             records=self._cut(),
             streams=self._streams,
         )
-        self.mixtures.append(mixture)
-        self.steps.append(mixture.run)
+        self._steps += mixture.steps()
 
     def _norm_for_experts(self, home: DeviceOps, role: str, readers: tuple[str, ...]) -> None:
         """The host reads what is normed where experts are elsewhere."""
@@ -229,15 +231,25 @@ class HybridOps:
         if before != device:
             self._flush()
             if target is None:
-                self.steps.append(partial(self._handover.to_cpu, self._homes[before]))
+                self._steps.append(Step(partial(self._handover.to_cpu, self._homes[before])))
             elif before == CPU:
-                self.steps.append(partial(self._handover.to_device, target, narrowed=self._narrowed))
+                self._steps.append(Step(partial(self._handover.to_device, target)))
             else:
-                self.steps.append(partial(self._handover.between, self._homes[before], target))
+                self._steps.append(Step(partial(self._handover.between, self._homes[before], target)))
+            self._reach(device)
+            if before == CPU and target and self._narrowed:
+                self._queue(target.compact)
         return target
 
-    def _queue(self, step: Step) -> None:
-        self.steps.append(step)
+    def _reach(self, device: int) -> None:
+        """The first ops of an accelerator group the step's tokens."""
+        if device != CPU and device not in self._reached:
+            self._reached.add(device)
+            self._steps.append(Step(self._homes[device].group, self._homes[device]))
+
+    def _queue(self, work: Work) -> None:
+        """Have the accelerator whose turn it is do something."""
+        self._steps.append(Step(work, self._homes[self._at]))
 
     def _cut(self) -> Segment | None:
         program = self._cpu.cut()
@@ -252,7 +264,7 @@ class HybridOps:
         """Have the CPU run what was recorded."""
         segment = self._cut()
         if segment:
-            self.steps.append(segment.run)
+            self._steps.append(Step(segment.run))
 
 
 def _layer(role: str) -> int:

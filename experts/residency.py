@@ -37,7 +37,7 @@ class Residency:
     """Of the experts in `weights`, on accelerators that are known by their number.
 
     where: int8 [experts] of each layer, CPU or the accelerator; none for a dense layer. banks: by layer and
-    accelerator.
+    accelerator. moves: how often `where` or banks changed; layout: how often banks did, and with them addresses.
     """
 
     def __init__(self, weights: PackedWeights, num_layers: int, accelerators: Sequence[Accelerator]) -> None:
@@ -47,6 +47,7 @@ class Residency:
         self.where = tuple(np.full(size, CPU, np.int8) for size in self._sizes)
         self._pinned = tuple(np.zeros(size, np.bool_) for size in self._sizes)
         self.banks: dict[tuple[int, int], Bank] = {}
+        self.moves = self.layout = 0
         self._transfers = [Transfer(accelerator) for accelerator in accelerators]
         self._arrivals: list[_Arrival] = []
         self._page_cache = PageCache(weights.arena)
@@ -90,6 +91,10 @@ class Residency:
             raise ValueError(f"layer {layer} has slots on accelerator {device} already")
         parts, accelerator = parts_of(self._weights, layer), self.accelerators[device]
         self.banks[layer, device] = Bank.of(accelerator, parts, slots, self._sizes[layer])
+        self._relaid()
+
+    def _relaid(self) -> None:
+        self.moves, self.layout = self.moves + 1, self.layout + 1
 
     def load(self, layer: int, expert: int, device: int) -> None:
         """Begin to bring an expert of the CPU to a free slot. Raises ValueError where that cannot be."""
@@ -125,6 +130,7 @@ class Residency:
     def _leave(self, layer: int, expert: int) -> None:
         """The CPU computes an expert from now on, and needs its weights in RAM."""
         self.where[layer][expert] = CPU
+        self.moves += 1
         self._page_cache.take_back(self._places(layer, expert))
 
     def _places(self, layer: int, expert: int) -> Iterator[tuple[int, int]]:
@@ -183,6 +189,7 @@ class Residency:
             del bank.arriving[arrival.slot]
             bank.experts[arrival.slot] = arrival.expert
             self.where[arrival.layer][arrival.expert] = arrival.device
+            self.moves += 1
             self._page_cache.give_back(self._places(arrival.layer, arrival.expert))
             changed.append(bank)
         for bank in {id(bank): bank for bank in changed}.values():
@@ -234,6 +241,7 @@ class Residency:
         self.accelerators[device].synchronise()
         self._leave_all(layer, device)
         self.banks.pop((layer, device)).release()
+        self._relaid()
 
     def _leave_all(self, layer: int, device: int) -> None:
         for expert in np.flatnonzero(self.where[layer] == device):
@@ -247,6 +255,7 @@ class Residency:
             bank = self.banks.pop((layer, device), None)
             if bank:
                 bank.release()
+                self._relaid()
 
     def close(self) -> None:
         """Give all memory back."""

@@ -17,6 +17,7 @@ PATIENCE_S = 30.0
 _SPIN_S = 2e-3  # a step of decode is waited for without sleeping
 _PORTABLE, _READ_ONLY, _ALREADY = 1, 8, 712  # of cudaHostRegister: two flags, and the error for what it did before
 _SLEEP_S = 1e-4
+_FULL = "out of memory"
 T = TypeVar("T")
 _FAILURES = ("CUDA error", "Triton Error [CUDA]")  # how RuntimeErrors of the driver begin, where they have no class
 
@@ -42,6 +43,8 @@ class CudaEvent:
 class Cuda:
     """See `Accelerator`. limit_bytes: of the budget, by default what is free now; patience_s: how long the host waits
     for anything; library: torch. For one thread."""
+
+    replays_calls = False
 
     def __init__(
         self,
@@ -175,7 +178,7 @@ class Cuda:
 
     def capture(self, work: Callable[[], object]) -> Callable[[], object]:
         self._check_call("capture")
-        self.launch(work, Cost())  # kernels are compiled and loaded before they can be captured
+        self.launch(work, Cost())  # it must be done, and kernels be compiled and loaded before they are captured
         self.synchronise()
         graph = self._torch.cuda.CUDAGraph()
 
@@ -212,16 +215,21 @@ class Cuda:
         try:
             return call()
         except self._torch.OutOfMemoryError as error:
-            free, _ = self._torch.cuda.mem_get_info(self._number)
-            raise DeviceMemoryError(
-                f"{self.name} is out of memory: {size_text(self.used_bytes)} of its limit of "
-                f"{size_text(self.limit_bytes)} are in use, and {size_text(free)} are free, other programs counted. "
-                "Place less on it"
-            ) from error
+            raise self._full() from error
         except RuntimeError as error:
             if isinstance(error, self._torch.AcceleratorError) or str(error).startswith(_FAILURES):
+                if _FULL in str(error):  # of the driver, which had no room for a module or a graph
+                    raise self._full() from error
                 self._lose(str(error).splitlines()[0], error)
             raise
+
+    def _full(self) -> DeviceMemoryError:
+        free, _ = self._torch.cuda.mem_get_info(self._number)
+        return DeviceMemoryError(
+            f"{self.name} is out of memory: {size_text(self.used_bytes)} of its limit of "
+            f"{size_text(self.limit_bytes)} are in use, and {size_text(free)} are free, other programs counted. "
+            "Place less on it"
+        )
 
     def _lose(self, what: str, error: Exception | None = None) -> NoReturn:
         self._failure = what

@@ -55,10 +55,12 @@ class Event(Protocol):
 
 class Accelerator(Protocol):
     """name: "cuda:0" or "emulated:0". tensors: where torch puts its tensors. limit_bytes: the budget, which may be
-    changed; it never falls below what is used. used_bytes: what was given out and not taken back."""
+    changed; it never falls below what is used. used_bytes: what was given out and not taken back. replays_calls: what
+    was captured is called again, so that it may look at results from the host; else that ends in an error."""
 
     name: str
     tensors: torch.device
+    replays_calls: bool
 
     @property
     def limit_bytes(self) -> int: ...
@@ -115,10 +117,10 @@ class Accelerator(Protocol):
         ...
 
     def capture(self, work: Callable[[], object]) -> Callable[[], object]:
-        """What replays the launches of `work` at the cost of one, where the device has graphs; else `work` itself.
-        `work` must launch the same kernels on the same tensors each time, on the compute stream, and neither
-        allocate, record, wait nor synchronise: else DeviceError. It is done once now, so what it writes must not matter
-        yet."""
+        """What replays the launches of `work` at the cost of one. They are done once now, so that who captures need not
+        replay, though `work` may be called twice. It must launch kernels on the same tensors each time, on the
+        compute stream, and neither allocate, record, wait nor synchronise: else DeviceError. Raises what launches
+        do."""
         ...
 
     def host_work(self, seconds: float) -> AbstractContextManager[None]:

@@ -23,6 +23,8 @@ from .order import STREAMS, AtOnce, Late, Mark, Order
 PATIENCE_S = 30.0
 _GARBAGE = 0xA5  # in each byte of what is not known
 
+_Graph = list[tuple[Callable[[], object], Callable[[], float]]]  # what is done, and the seconds that it takes
+
 
 @dataclass(frozen=True, slots=True)
 class EmulatedEvent:
@@ -49,6 +51,8 @@ class EmulatedEvent:
 class Emulated:
     """See `Accelerator`. Several that share a clock have one host. late: work is done as late as may be, in an order
     that it chooses; new memory then holds garbage. For one thread."""
+
+    replays_calls = True
 
     def __init__(
         self,
@@ -112,11 +116,10 @@ class Emulated:
 
     def launch(self, work: Callable[[], object], cost: Costs) -> None:
         self.check()
-        cost = cost() if callable(cost) else cost
-        seconds = self.spec.work_s(cost)
         if self._graph is not None:
-            self._graph.add(work, seconds)
-        self._queue_kernel(work, seconds + cost.kernels * self.spec.launch_s)
+            self._graph.append((work, partial(self._work_s, cost)))
+        cost = cost() if callable(cost) else cost
+        self._queue_kernel(work, self.spec.work_s(cost) + cost.kernels * self.spec.launch_s)
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, stream: StreamName) -> None:
         self.check()
@@ -126,7 +129,7 @@ class Emulated:
         if self._graph is not None:
             if stream != "compute" or not pinned:
                 raise DeviceError(f"{self.name} captures only copies on its compute stream, and from pinned memory")
-            self._graph.add(work, hop + seconds)
+            self._graph.append((work, lambda: hop + seconds))
         self._streams[stream].copy(hop, seconds)
         self._queue(stream, work, "copy", partial(into.fill_, _GARBAGE))
         if not pinned:
@@ -158,7 +161,8 @@ class Emulated:
 
     def capture(self, work: Callable[[], object]) -> Callable[[], object]:
         self._check_call("capture")
-        graph = self._graph = _Graph()
+        graph: _Graph = []
+        self._graph = graph
         try:
             work()
         finally:
@@ -201,9 +205,20 @@ class Emulated:
         host, rate = (source, self.spec.to_gb_s) if to_device else (target, self.spec.from_gb_s)
         return self.spec.hop_s, target.nbytes / rate / 1e9, self.clock.pinned.holds(host)
 
-    def _replay(self, graph: "_Graph") -> None:
+    def _replay(self, graph: _Graph) -> None:
+        """One launch, and then what the work takes this time."""
         self._check_call("replay")
-        self._queue_kernel(graph.run, graph.seconds + self.spec.launch_s)
+        self._queue_kernel(_nothing, self.spec.launch_s)
+        stream = self._streams["compute"]
+        for work, seconds in graph:
+            if self._failure is not None:
+                return
+            stream.work(seconds())
+            if math.isfinite(stream.end):
+                self._order.add("compute", work)
+
+    def _work_s(self, cost: Costs) -> float:
+        return self.spec.work_s(cost() if callable(cost) else cost)
 
     def _queue_kernel(self, work: Callable[[], object], seconds: float) -> None:
         self._streams["compute"].work(math.inf if self.faults.strikes("hang") else seconds)
@@ -221,20 +236,6 @@ class Emulated:
             return
         if math.isfinite(end):
             self._order.add(stream, work)
-
-
-class _Graph:
-    def __init__(self) -> None:
-        self._works: list[Callable[[], object]] = []
-        self.seconds = 0.0
-
-    def add(self, work: Callable[[], object], seconds: float) -> None:
-        self._works.append(work)
-        self.seconds += seconds
-
-    def run(self) -> None:
-        for work in self._works:
-            work()
 
 
 def _nothing() -> None:

@@ -70,7 +70,10 @@ class Routing:
 
 
 class Kernels(Protocol):
-    """Each op queues its kernels; none waits."""
+    """Each op queues its kernels. waits: an op may look at what is computed from the host, and so wait for it, which a
+    graph of a card cannot do; without, none waits."""
+
+    waits: bool
 
     def embed(self, tokens: torch.Tensor, matrix: Matrix, out: torch.Tensor, count: torch.Tensor) -> None:
         """out [T, H] = rows `tokens` [T] of the matrix."""

@@ -1,4 +1,8 @@
-"""What an accelerator takes for the parts of a step, from its profile: its memory, its arithmetic, or its launches."""
+"""What an accelerator takes for the parts of a step, from its profile: its memory, its arithmetic, or its launches.
+
+While decoding, what it does between two points at which the host must act is one launch: a replay. It begins where
+activations come there, and where the outputs of a layer's experts have come from other devices.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,26 +13,35 @@ from .product_sums import ProductSums
 from .shape import LayerShape, ModelShape, Product
 
 EXPERT_OPS = 4  # of the experts of a layer: group, gate and up, down, sum
+_HEAD_LAUNCHES = 4  # norm and product, and two by which tokens are left out whose logits nobody wants
 _LAYER_LAUNCHES = 10  # of each layer: norm, q, k, v, rotate, store, attend, its record, output, norm
 _OF_ROUTING = ("router", "shared_gate")  # products that are launched beside these, and the choice by the router's
 
 
 class AcceleratorCost(ProductSums):
-    """See `device_cost.DeviceCost`."""
+    """See `device_cost.DeviceCost`. replays: it is decoding."""
 
-    def __init__(self, profile: AcceleratorProfile, slower: Slower) -> None:
+    def __init__(self, profile: AcceleratorProfile, slower: Slower, *, replays: bool = False) -> None:
         super().__init__()
-        self._profile, self._slower = profile, slower
+        self._profile, self._slower, self._replays = profile, slower, replays
         self._read = slower.rate(profile.read_gb_s, "accelerator")
         self._launch_ms = slower.time(profile.launch_us, "accelerator") / 1e3
 
     @property
     def call_ms(self) -> float:
-        return EXPERT_OPS * self._launch_ms
+        return (1 if self._replays else EXPERT_OPS) * self._launch_ms
 
     @property
     def launch_ms(self) -> float:
         return self._launch_ms
+
+    @property
+    def replay_ms(self) -> float:
+        return self._launch_ms if self._replays else 0.0
+
+    @property
+    def head_ms(self) -> float:
+        return 0.0 if self._replays else _HEAD_LAUNCHES * self._launch_ms
 
     def product_ms(self, product: Product, tokens: NDArray[np.int64]) -> Floats:
         computing = 2.0 * product.rows * product.columns * tokens / self._tflops(product.kind) / 1e9
@@ -40,6 +53,8 @@ class AcceleratorCost(ProductSums):
         return self._slower.rate(table[kind] if kind in table else table["other"], "accelerator")
 
     def ops_ms(self, layer: LayerShape) -> float:
+        if self._replays:
+            return 0.0
         chosen = [product for product in layer.dense if product.role in _OF_ROUTING]
         routing = len(chosen) + any(product.role == "router" for product in chosen)
         return (_LAYER_LAUNCHES + BRANCH_OPS * branches(layer) + routing) * self._launch_ms

@@ -52,7 +52,7 @@ def _links(menus: list[Menu], binds: Flags, limits: Ints, hops: Floats) -> tuple
 
 def hop_table(task: Task) -> Floats:
     """float64 [devices, devices], from and to, in the order of the budgets; the CPU is the last."""
-    machine = task.cost.machine
+    machine = task.cost.machine.decoding
     order = (*task.cards, task.devices[0])
     return np.array([[machine.hop_ms(source, target, task.traffic.streams) for target in order] for source in order])
 

@@ -26,6 +26,14 @@ class CpuCost(ProductSums):
         return 0.0  # a part of the step's
 
     @property
+    def replay_ms(self) -> float:
+        return 0.0
+
+    @property
+    def head_ms(self) -> float:
+        return 0.0
+
+    @property
     def step_ms(self) -> float:
         """Of a step, before and after its ops."""
         return self._slower.time(self._profile.step_us, "fixed") / 1e3

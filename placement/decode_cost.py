@@ -13,7 +13,6 @@ from .times import Times
 from .touch import Demand
 
 Demands = Callable[[int, int], Demand]  # of a layer and a number of tokens
-_HEAD_LAUNCHES = 4  # norm and product, and two by which tokens are left out whose logits nobody wants
 
 
 def add_start(times: Times, machine: Machine, device: int) -> None:
@@ -28,7 +27,7 @@ def add_head(times: Times, machine: Machine, device: int, tokens: int) -> None:
     """The logits of so many tokens, and their way to the sampler."""
     cost, head = machine.device(device), machine.shape.head
     times.add("head", cost.products_ms((head,), tokens))
-    times.add("calls", _HEAD_LAUNCHES * cost.launch_ms)
+    times.add("calls", cost.head_ms)
     times.add("hops", cost.fetch_ms(tokens, head.rows))
 
 
@@ -36,7 +35,7 @@ class DecodeCost:
     """On a machine. demands: how a step's tokens fall on a layer's experts."""
 
     def __init__(self, machine: Machine, demands: Demands) -> None:
-        self._machine, self._shape, self._demands = machine, machine.shape, demands
+        self._machine, self._shape, self._demands = machine.decoding, machine.shape, demands
 
     def step(self, placement: Placement, traffic: Traffic) -> Times:
         machine, streams, times = self._machine, traffic.streams, Times()

@@ -59,6 +59,14 @@ class DeviceCost(Protocol):
     def launch_ms(self) -> float:
         """Of an op beside those of layers."""
 
+    @property
+    def replay_ms(self) -> float:
+        """What is launched at once after activations came; nothing where ops are launched one by one."""
+
+    @property
+    def head_ms(self) -> float:
+        """What the ops around the head take, whatever they compute."""
+
     def products_ms(self, products: tuple[Product, ...], tokens: int) -> float:
         """Of products with so many tokens, one after the other."""
 

@@ -14,15 +14,18 @@ from .touch import Demand, Floats
 @dataclass(frozen=True, slots=True)
 class Branch:
     """A device's way: call_ms and hop_ms once if it is taken; table: float64, of an expert by how many tokens go to it,
-    as many entries as the demand has chances."""
+    as many entries as the demand has chances. lone_call_ms: instead of call_ms if no other device has experts."""
 
     call_ms: float
     hop_ms: float
     table: Floats
+    lone_call_ms: float | None = None
 
-    @property
-    def once_ms(self) -> float:
-        return self.call_ms + self.hop_ms
+    def calls_ms(self, *, lone: bool) -> float:
+        return self.lone_call_ms if lone and self.lone_call_ms is not None else self.call_ms
+
+    def once_ms(self, *, lone: bool) -> float:
+        return self.calls_ms(lone=lone) + self.hop_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,8 @@ class ExpertCost:
         """With each expert on its device of `resident`, int8 [experts], of at least one."""
         devices = [int(device) for device in np.unique(resident)]  # the CPU first
         sums = np.stack([self._moments[device][:, resident == device].sum(axis=1) for device in devices])
-        called = self._demand.touches(resident == CPU) if CPU in devices else 0.0
-        once = np.array([self._branches[device].once_ms for device in devices])
+        called, lone = self._demand.touches(resident == CPU) if CPU in devices else 0.0, len(devices) == 1
+        once = np.array([self._branches[device].once_ms(lone=lone) for device in devices])
         result = self._longest(devices, sums[:, :, None], np.array([called]), once[:, None])
         taken = np.array([called if device == CPU else 1.0 for device in devices])
         first = int(np.argmax(sums[:, 0] + taken * once))
@@ -74,7 +77,7 @@ class ExpertCost:
             mean_ms=float(result.mean[0]),
             variance=float(result.variance[0]),
             device=devices[first],
-            call_ms=float(taken[first]) * branch.call_ms,
+            call_ms=float(taken[first]) * branch.calls_ms(lone=lone),
             hop_ms=float(taken[first]) * branch.hop_ms,
         )
 
@@ -86,12 +89,15 @@ class ExpertCost:
             np.hstack([np.cumsum(here[:, ::-1], axis=1)[:, ::-1], none]),
             np.hstack([none, np.cumsum(there, axis=1)]),
         ])  # fmt: skip
-        once = np.array([[self._branches[number].once_ms] for number in (rest, device)])
-        alone = self._longest([rest], sums[:1, :, :1], called[:1], once[:1]).mean
+        once, lone = (
+            np.array([[self._branches[number].once_ms(lone=lone)] for number in (rest, device)])
+            for lone in (False, True)
+        )
+        alone = self._longest([rest], sums[:1, :, :1], called[:1], lone[:1]).mean
         if device == rest:
             return np.repeat(alone, sums.shape[2])
         time = self._longest([rest, device], sums, called, once).mean
-        time[0], time[-1] = alone[0], sums[1, 0, -1] + once[1, 0]  # a device without experts is not called
+        time[0], time[-1] = alone[0], sums[1, 0, -1] + lone[1, 0]  # a device without experts is not called
         return time
 
     def moved(self, resident: NDArray[np.int8], order: NDArray[np.int64], device: int) -> Floats:
@@ -103,7 +109,7 @@ class ExpertCost:
         for number, sign in ((CPU, -1.0), (device, 1.0)):
             sums[devices.index(number), :, 1:] += sign * np.cumsum(self._moments[number][:, order], axis=1)
         untouched = np.cumprod(self._demand.chances[order[::-1], 0])[::-1]
-        once = np.array([[self._branches[number].once_ms] for number in devices])
+        once = np.array([[self._branches[number].once_ms(lone=False)] for number in devices])
         mean: Floats = self._longest(devices, sums, np.append(1 - untouched, 0.0), once).mean
         return mean
 

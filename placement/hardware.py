@@ -73,9 +73,9 @@ class CpuProfile:
 class AcceleratorProfile:
     """A graphics card.
 
-    read_gb_s: its memory; tflops: dense products by packed kind, "other" for those not named. launch_us: of one op;
-    hop_us: fixed cost of handing activations to or from it. The link's rates are to it and from it, from pinned and
-    from other host memory.
+    read_gb_s: its memory; tflops: dense products by packed kind, "other" for those not named. launch_us: of one op, or
+    of many that are replayed together; hop_us: fixed cost of handing activations to or from it. The link's rates are to
+    it and from it, from pinned and from other host memory.
     """
 
     name: str

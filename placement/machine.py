@@ -1,5 +1,7 @@
 """Machine: the devices of a hardware profile as costs, with its estimates as they are or taken for slower."""
 
+from functools import cached_property
+
 import numpy as np
 
 from .accelerator_cost import AcceleratorCost
@@ -14,11 +16,20 @@ AS_MEASURED = Slower()
 
 
 class Machine:
-    """cpu, accelerators: the devices. Times in milliseconds."""
+    """cpu, accelerators: the devices. replays: it is decoding, and accelerators replay their launches. Times in
+    milliseconds."""
 
-    def __init__(self, hardware: HardwareProfile, shape: ModelShape, slower: Slower = AS_MEASURED) -> None:
+    def __init__(
+        self, hardware: HardwareProfile, shape: ModelShape, slower: Slower = AS_MEASURED, *, replays: bool = False
+    ) -> None:
         self.shape, self.cpu = shape, CpuCost(hardware.cpu, slower)
-        self.accelerators = tuple(AcceleratorCost(profile, slower) for profile in hardware.accelerators)
+        self.accelerators = tuple(AcceleratorCost(card, slower, replays=replays) for card in hardware.accelerators)
+        self._hardware, self._slower, self._replays = hardware, slower, replays
+
+    @cached_property
+    def decoding(self) -> "Machine":
+        """The same while it decodes."""
+        return self if self._replays else Machine(self._hardware, self.shape, self._slower, replays=True)
 
     def device(self, number: int) -> DeviceCost:
         """Raises ValueError for one that the profile has not."""
@@ -29,11 +40,11 @@ class Machine:
         return self.accelerators[number]
 
     def hop_ms(self, source: int, target: int, tokens: int) -> float:
-        """Bringing activations from device to device, by way of the host."""
+        """Bringing activations from device to device, by way of the host, and what is replayed there then."""
         if source == target:
             return 0.0
-        size = self.shape.hidden_size
-        return self.device(source).fetch_ms(tokens, size) + self.device(target).send_ms(tokens, size)
+        size, there = self.shape.hidden_size, self.device(target)
+        return self.device(source).fetch_ms(tokens, size) + there.send_ms(tokens, size) + there.replay_ms
 
     def experts(self, layer: LayerShape, demand: Demand, dense_device: int, devices: set[int]) -> ExpertCost:
         """Of the experts on some devices of a layer whose activations come from `dense_device`."""
@@ -41,10 +52,17 @@ class Machine:
 
     def _branch(self, layer: LayerShape, demand: Demand, dense_device: int, device: int) -> Branch:
         return Branch(
-            call_ms=self.device(device).call_ms,
+            call_ms=self.call_ms(dense_device, device),
+            lone_call_ms=0.0 if device == dense_device and device != CPU and self._replays else None,
             hop_ms=self.way_ms(layer, dense_device, device, demand.tokens),
             table=self.expert_ms(layer, dense_device, device, demand.chances.shape[1] - 1),
         )
+
+    def call_ms(self, dense_device: int, device: int) -> float:
+        """Of a layer's experts on a device where others are elsewhere: with the dense part there, it goes on by a
+        replay once these are back."""
+        there = self.device(device)
+        return there.call_ms + (there.replay_ms if device == dense_device else 0.0)
 
     def way_ms(self, layer: LayerShape, dense_device: int, device: int, tokens: int) -> float:
         """Of tokens to experts on another device, and what their outputs take on the way back, whatever they are."""
@@ -54,7 +72,8 @@ class Machine:
         if dense_device == CPU and layer.sent_bytes is not None:
             size = layer.sent_bytes / VALUE_BYTES
         there = self.device(dense_device).fetch_ms(tokens, size) + self.device(device).send_ms(tokens, size)
-        return there + self.hop_ms(device, dense_device, 0)
+        put = self.device(dense_device).replay_ms  # with the outputs of its own
+        return there + self.hop_ms(device, dense_device, 0) + put
 
     def expert_ms(self, layer: LayerShape, dense_device: int, device: int, most: int) -> Floats:
         """float64 [most + 1]: of an expert that 0 .. most tokens go to, until its outputs, one for each of them, are

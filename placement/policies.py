@@ -41,8 +41,8 @@ def static_parts(task: Task) -> Parts:
         menus.append(alike[layer])
     starts, heads = ([Times() for _ in task.devices] for _ in range(2))
     for start, head, device in zip(starts, heads, task.devices, strict=True):
-        add_head(head, cost.machine, device, task.traffic.streams)
-        add_start(start, cost.machine, device)
+        add_head(head, cost.machine.decoding, device, task.traffic.streams)
+        add_start(start, cost.machine.decoding, device)
     # The embedding is looked up, not multiplied; what a step takes anyhow is counted with it.
     embed = end_menu(task, shape.embed.nbytes, [times.total_ms for times in starts])
     return [embed, *menus, end_menu(task, shape.head.nbytes, [times.total_ms for times in heads])]

@@ -31,7 +31,7 @@ class StepClock:
     """Of steps of a model on a machine, whose dense parts lie as in `placement`. Times in milliseconds."""
 
     def __init__(self, machine: Machine, placement: Placement, traffic: Traffic, touched: Touches, read_gb_s: float):
-        self._machine, self._touched, self._read_gb_s = machine, touched, read_gb_s
+        self._machine, self._touched, self._read_gb_s = machine.decoding, touched, read_gb_s
         shape = machine.shape
         self._layers = shape.moe_layers
         self._dense = [placement.dense[layer] for layer in self._layers]
@@ -81,10 +81,10 @@ class StepClock:
     def _way(self, device: int) -> tuple[Floats, Floats]:
         """float64 [layers], what a layer takes once; float64 [layers, most + 1], an expert by its tokens."""
         if device not in self._ways:
-            machine, cost = self._machine, self._machine.device(device)
+            machine = self._machine
             layers = [machine.shape.layers[layer] for layer in self._layers]
             once = [
-                cost.call_ms + machine.way_ms(layer, dense, device, self._streams)
+                machine.call_ms(dense, device) + machine.way_ms(layer, dense, device, self._streams)
                 for layer, dense in zip(layers, self._dense, strict=True)
             ]
             table = np.stack([

@@ -13,6 +13,7 @@ from .sampling import sample
 class TorchKernels:
     """`Kernels` by torch, on any device; each op waits for what it computes."""
 
+    waits = True
     embed = staticmethod(embed)
     rms_norm = staticmethod(rms_norm)
     to_record = staticmethod(to_record)

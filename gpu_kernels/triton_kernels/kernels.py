@@ -31,6 +31,7 @@ _FEW = 16  # tokens whose attention is split over their contexts, since there ar
 class TritonKernels:
     """Sizes of launches depend on the tensors' shapes alone, so that they can be captured."""
 
+    waits = False
     rotate = staticmethod(rotate)
     store = staticmethod(store)
     route = staticmethod(route)

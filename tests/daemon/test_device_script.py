@@ -43,7 +43,7 @@ def test_it_runs_on_the_emulated_accelerator(
 
 def test_every_op_has_a_case() -> None:
     ops = {op for case in cases() for op, _, _ in case.calls}
-    assert ops == {name for name in dir(TorchKernels) if not name.startswith("_")}
+    assert ops == {name for name in dir(TorchKernels) if not name.startswith("_")} - {"waits"}
 
 
 def test_kernels_that_are_wrong_are_found(capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,11 +102,11 @@ def test_copies_that_do_not_fit_are_refused(card: Accelerator) -> None:
 
 @pytest.mark.parametrize("what", ["empty", "pinned", "lock", "record", "wait", "synchronise", "capture"])
 def test_what_cannot_be_captured_is_refused(card: Accelerator, what: str) -> None:
-    event = card.record("to")
+    event, memory = card.record("to"), torch.zeros(1, dtype=torch.uint8)
     calls = {
         "empty": lambda: card.empty((1,), torch.uint8),
         "pinned": lambda: card.pinned((1,), torch.uint8),
-        "lock": lambda: card.lock(torch.zeros(1, dtype=torch.uint8)),
+        "lock": lambda: card.lock(memory),
         "record": lambda: card.record("compute"),
         "wait": lambda: card.wait("compute", event),
         "synchronise": card.synchronise,

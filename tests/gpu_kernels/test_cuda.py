@@ -93,6 +93,16 @@ def test_a_kernel_without_memory_is_no_lost_card(fake: FakeTorch, card: Cuda) ->
     card.synchronise()
 
 
+def test_a_driver_without_memory_for_a_graph_is_no_lost_card(fake: FakeTorch, card: Cuda) -> None:
+    def full() -> None:
+        if fake.capturing:
+            raise AcceleratorError("CUDA error: out of memory\nmore words")
+
+    with pytest.raises(DeviceMemoryError):
+        card.capture(lambda: card.launch(full, Cost()))
+    card.synchronise()
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -167,6 +177,16 @@ def test_a_graph_is_warmed_up_recorded_and_replayed(fake: FakeTorch, card: Cuda)
     replay()
     assert graph.replays == 2
     assert len(streams) == 2
+
+
+def test_what_is_captured_is_done_once_and_again_by_each_replay(fake: FakeTorch, card: Cuda) -> None:
+    there = card.empty((2,), torch.int64)
+    there.zero_()
+    one = torch.ones(2, dtype=torch.int64)
+    replay = card.capture(lambda: card.launch(lambda: torch.add(there, one, out=there), Cost()))
+    assert there.tolist() == [1, 1]
+    replay()
+    assert there.tolist() == [2, 2]
 
 
 def test_events_tell_the_time_between_them(fake: FakeTorch, card: Cuda) -> None:

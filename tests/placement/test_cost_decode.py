@@ -64,11 +64,10 @@ def test_a_step_on_a_card_takes_what_was_worked_out_by_hand() -> None:
     shape = model()
     found = CostModel(shape, machine(accelerator())).decode(placed(shape, 0, [0] * 8, head=0), ONE)
     expected = {
-        "hops": 5.4 + 5.04,  # hidden state there, logits back
+        "hops": 5.4 + 1 + 5.04,  # hidden state there, where all that follows is one launch; logits back
         "attention": 0.1,
         "dense": 2.048,
         "norms and sums": 4 * 6.6 / 100,  # 6,600 values are read or written
-        "calls": 10 + 4 + 2 + 2,  # of the layer, of its experts, after its attention, and the head with its norm
         "experts on gpu0": 2 * (3 * 0.2 + 0.08),  # 200,000 operations take longer than 10 KiB; then it is added up
         "head": 10.24,
         "step": 50,
@@ -80,7 +79,8 @@ def test_experts_that_stay_on_the_cpu_cost_a_hop_there_and_back() -> None:
     shape = model()
     cost = CostModel(shape, machine(accelerator()))
     found = cost.decode(placed(shape, 0, [CPU] * 8, head=0), ONE).parts_ms
-    assert found["hops"] == pytest.approx((5.4 + 5.04 + 5.4 + 5) / 1e3)
+    launches = 3  # what is before the experts, the place of their outputs, and what is after them
+    assert found["hops"] == pytest.approx((5.4 + 5.04 + 5.4 + 5 + launches) / 1e3)
     each_us = 0.4 + 2 * 0.08  # an output on its way back, put with the others, and added up
     assert found["experts on the CPU"] == pytest.approx(0.06944 + 2 * each_us / 1e3)
 
@@ -107,7 +107,22 @@ def test_layers_on_different_devices_hand_over() -> None:
     experts = Placement.on_cpu(shape).experts
     changing = Placement(dense=(0, CPU, 0), experts=experts, embed=CPU, head=CPU)
     cost = CostModel(shape, machine(accelerator()))
-    assert cost.decode(changing, ONE).parts_ms["hops"] == pytest.approx((4 * 5.4 + 2 * (5.4 + 5)) / 1e3)
+    handed, asked = 4 * 5.4 + 2, 2 * (5.4 + 5 + 2)  # between layers; for the experts of two, which stayed on the CPU
+    assert cost.decode(changing, ONE).parts_ms["hops"] == pytest.approx((handed + asked) / 1e3)
+
+
+def test_whole_layers_on_a_card_are_one_launch_and_others_three_each() -> None:
+    def launches(layers: int, experts: list[int]) -> float:
+        shape = model(layers)
+        slow, quick = (
+            CostModel(shape, machine(accelerator(launch_us=us))).decode(placed(shape, 0, experts, head=0), ONE).step_ms
+            for us in (1e6, 0)
+        )
+        return (slow - quick) / 1e3
+
+    assert [launches(layers, [0] * 8) for layers in (1, 5)] == pytest.approx([1, 1])
+    apart = [launches(layers, [0] * 4 + [CPU] * 4) for layers in (1, 5)]
+    assert apart == pytest.approx([1 + 2, 1 + 5 * 2], rel=1e-3)  # of its experts, and at once of what follows
 
 
 def test_a_window_bounds_what_attention_reads() -> None:

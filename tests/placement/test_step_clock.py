@@ -41,7 +41,7 @@ def clock(touched: Touches, read_gb_s: float = 1e9) -> StepClock:
 
 def plain(touched: Touches, served: Served, *, fetching: bool) -> tuple[list[float], list[list[float]]]:
     """By the definition, loop by loop: experts' time, and each accelerator's time of link, of each step."""
-    devices = Machine(HARDWARE, SHAPE)
+    devices = Machine(HARDWARE, SHAPE).decoding
     times, links = [], []
     for step in range(touched.steps):
         total, link = 0.0, [0.0, 0.0]
@@ -54,9 +54,9 @@ def plain(touched: Touches, served: Served, *, fetching: bool) -> tuple[list[flo
                 if served.loads[touch]:
                     link[layer] += load_ms
                     at = layer if fetching else at
-                cost, dense = devices.device(at), DENSE.dense[layer]
+                dense = DENSE.dense[layer]
                 if at not in way:
-                    way[at] = cost.call_ms + devices.way_ms(SHAPE.layers[layer], dense, at, STREAMS)
+                    way[at] = devices.call_ms(dense, at) + devices.way_ms(SHAPE.layers[layer], dense, at, STREAMS)
                 way[at] += devices.expert_ms(SHAPE.layers[layer], dense, at, STREAMS)[touched.tokens[touch]]
                 way[at] += load_ms if fetching and served.loads[touch] else 0.0
             total += max(way.values())

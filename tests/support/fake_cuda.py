@@ -1,11 +1,14 @@
 """A torch whose cards are played: their tensors lie in the host's memory, and what is queued is done at once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from isotherm.gpu_kernels.reference import TorchKernels
+from torch.utils._python_dispatch import TorchDispatchMode
 
 VRAM_BYTES = 64 << 10
 
@@ -54,14 +57,36 @@ class FakeEvent:
 
 
 class FakeGraph:
-    """Counts its replays."""
+    """Counts its replays. works: what was captured, and is not done before."""
 
     def __init__(self) -> None:
         self.replays = 0
         self.stream: FakeStream | None = None
+        self.works: list[Callable[[], object]] = []
 
     def replay(self) -> None:
         self.replays += 1
+        for work in self.works:
+            work()
+
+
+class Recorder(TorchDispatchMode):
+    """Takes ops that a graph can have instead of doing them, and refuses those that look at what is on the card, or
+    that allocate."""
+
+    def __init__(self, graph: FakeGraph) -> None:
+        super().__init__()
+        self._graph = graph
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.is_view:
+            return func(*args, **kwargs)
+        out = kwargs.get("out", args[0])
+        if "out" not in kwargs and func is not torch.ops.aten.copy_.default:
+            raise AcceleratorError(f"CUDA error: {func} is not permitted when stream is capturing")
+        self._graph.works.append(partial(func, *args, **kwargs))
+        return out
 
 
 class FakeClock:
@@ -79,14 +104,15 @@ class FakeClock:
 
 
 class FakeTorch:
-    """For `Cuda(library=...)`. free: bytes that torch could still have; error: what the next call to the card raises,
-    and all after it; copies: the stream of each and whether the host went on; streams: in the order of their making;
-    locked, refusals: of host memory."""
+    """For `Cuda(library=...)`. vram: bytes of each card; free: that torch could still have; error: what the next call
+    to the card raises, and all after it; capturing: the graph that is; copies: between host and card, the stream of
+    each and whether the host went on; streams: in the order of their making; locked, refusals: of host memory."""
 
     OutOfMemoryError, AcceleratorError = OutOfMemoryError, AcceleratorError
 
-    def __init__(self, cards: int = 1) -> None:
-        self.free = VRAM_BYTES
+    def __init__(self, cards: int = 1, vram: int = VRAM_BYTES) -> None:
+        self.free = vram
+        self.capturing: FakeGraph | None = None
         self.error: Exception | None = None
         self.current: FakeStream | None = None
         self.clock = FakeClock()
@@ -101,7 +127,7 @@ class FakeTorch:
         self.cuda = SimpleNamespace(
             is_available=lambda: cards > 0,
             device_count=lambda: cards,
-            mem_get_info=lambda number: (self.free, VRAM_BYTES),
+            mem_get_info=lambda number: (self.free, vram),
             Stream=self._stream,
             Event=lambda enable_timing: FakeEvent(self, enable_timing),
             stream=self._on,
@@ -156,9 +182,33 @@ class FakeTorch:
     @contextmanager
     def _capture(self, graph: FakeGraph, stream: FakeStream, capture_error_mode: str) -> Iterator[None]:
         assert capture_error_mode == "thread_local"
-        graph.stream = stream
-        with self._on(stream):
-            yield
+        graph.stream, self.capturing = stream, graph
+        try:
+            with self._on(stream), Recorder(graph):
+                yield
+        finally:
+            self.capturing = None
+
+
+class CardKernels:
+    """As those of a real card: a graph takes each op whole, and nothing is looked at from the host meanwhile."""
+
+    waits = False
+
+    def __init__(self, fake: FakeTorch) -> None:
+        self._fake, self._kernels = fake, TorchKernels()
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        op = getattr(self._kernels, name)
+
+        def queue(*args: Any, **kwargs: Any) -> None:
+            graph = self._fake.capturing
+            if graph is None:
+                op(*args, **kwargs)
+            else:
+                graph.works.append(partial(op, *args, **kwargs))
+
+        return queue
 
 
 def _tensor_class(fake: FakeTorch) -> type[torch.Tensor]:
@@ -170,7 +220,7 @@ def _tensor_class(fake: FakeTorch) -> type[torch.Tensor]:
 
         @classmethod
         def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func is torch.Tensor.copy_:
+            if func is torch.Tensor.copy_ and kwargs:
                 fake.copies.append((fake.current, kwargs["non_blocking"]))
             return super().__torch_function__(func, types, args, kwargs)
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 import numpy as np
 from isotherm.cpu_kernels.layout import KINDS
@@ -66,14 +67,18 @@ class Timed:
         return 1e3 * (self.clock.now - before)
 
     def decode(self, streams: int, steps: int, start: int = 16) -> tuple[float, Traffic]:
-        """Mean milliseconds of a step, and the traffic that it was. Tokens are random."""
+        """Mean milliseconds of a step, and the traffic that it was. Tokens are random. One more step before them is not
+        counted, nor what it chose: there launches are captured."""
         rng, total = np.random.default_rng(streams), 0.0
-        for step in range(steps):
+        for step in range(-1, steps):
             chunks = [
                 Chunk(str(n), [int(rng.integers(VOCAB_SIZE))], start + step, lane(n, start + step + 1), True)
                 for n in range(streams)
             ]
-            total += self.run(*chunks)
+            if step < 0:
+                self.runner.execute(StepPlan(tuple(chunks)))
+            else:
+                total += self.run(*chunks)
         return total / steps, Traffic(streams=streams, context=round(start + (steps - 1) / 2))
 
     def prefill(self, prompt: int, chunk: int, seed: int = 0) -> tuple[float, Traffic]:
@@ -104,8 +109,10 @@ def timed(
     *,
     streaming: bool = False,
     late: int | None = None,
+    **limits: Any,
 ) -> Iterator[Timed]:
-    """cards: what of CARD is different for each; cpu_times: of `host`; late: a seed, see `Emulated`."""
+    """cards: what of CARD is different for each; cpu_times: of `host`; late: a seed, see `Emulated`; limits: of the
+    runner."""
     clock = Clock()
     given = [CARD | changes for changes in cards]
     devices = [
@@ -125,7 +132,7 @@ def timed(
     )
     shape = shape_of(model, "f32")
     machine = Machine(hardware, shape) if streaming else None
-    with hybrid(model, placement, devices, cost=HostCost(shape, hardware.cpu), streaming=machine) as runner:
+    with hybrid(model, placement, devices, cost=HostCost(shape, hardware.cpu), streaming=machine, **limits) as runner:
         for device in devices:
             device.synchronise()  # until all weights are there
         yield Timed(runner, RoutingRecorder(model, runner), hardware, shape, clock)
