@@ -222,10 +222,7 @@ def assemble(config: Config, progress: Progress) -> Assembly:
     accelerators = accelerated.keeper(runner, events) if accelerated else None
     attendants = [accelerators, *accelerated.rebalanced.attendants(runner)] if accelerated and accelerators else []
     engine = _engine(runner, config, events, recorder, attendants)
-    if accelerators is None:
-        engine.metrics.add(PaceMetrics(engine.stats, plan))
-    if config.metrics_alias is not None:
-        engine.metrics.add_alias(config.model_id)
+    _add_metrics(engine, config, None if accelerators else PaceMetrics(engine.stats, plan))
     return Assembly(
         config=config,
         model=model,
@@ -255,6 +252,14 @@ def _accelerated(
     from .accelerated import accelerate
 
     return accelerate(config, path, plan, events, progress)
+
+
+def _add_metrics(engine: Engine, config: Config, paces: PaceMetrics | None) -> None:
+    """paces: None where accelerators tell of them."""
+    if paces is not None:
+        engine.metrics.add(paces)
+    if config.metrics_alias is not None:
+        engine.metrics.add_alias(config.model_id)
 
 
 def _engine(

@@ -10,6 +10,7 @@ from ..experts.errors import ModelError
 from ..experts.formats import FORMATS
 from ..experts.outline import outline
 from ..experts.progress import Progress
+from ..experts.step_inputs import LEAST_ROWS
 from ..placement.cost import CostModel
 from ..placement.draft import Wish, draft, model_of
 from ..placement.hardware import HardwareProfile
@@ -139,7 +140,7 @@ def _wish(shape: ModelShape, options: PlanOptions, context: int, ram: int, vram:
         ram=ram,
         vram=tuple(vram),
         runtime=RESERVE,
-        rows=max(_DEFAULT.max_running, options.streams),
+        rows=max(_DEFAULT.max_running, options.streams, LEAST_ROWS),
         disk=disk,
     )
 

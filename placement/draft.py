@@ -27,7 +27,7 @@ class Wish:
     """What is asked for. context: tokens that a stream may have; positions: of the whole KV cache.
 
     ram, vram: bytes that may be used of the host and of each accelerator, 0 for one that is left out. runtime: bytes of
-    RAM for Python and all that is no weight. rows: most sequences of a step. disk: whether experts may stay there.
+    RAM for Python and all that is no weight. rows: of logits in a step, at most. disk: whether experts may stay there.
     kv_offload: bytes of RAM for keys and values of all layers, where accelerators have room for fewer; 0 for none.
     """
 

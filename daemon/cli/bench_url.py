@@ -13,7 +13,8 @@ import httpx
 import typer
 
 from ... import __version__
-from ..config import ConfigError, read_api_keys, readable
+from ..api_keys import first_key
+from ..config import ConfigError, readable
 from .bench_options import MOST_STREAMS, check_apart
 from .output import ExitCode, err, fail, out, refusals, show
 from .progress import progress_bars
@@ -168,7 +169,7 @@ def _run(address: str, headers: dict[str, str], options: "LoadOptions", report: 
 def _headers(api_key_file: Path | None) -> dict[str, str]:
     headers = {"accept-encoding": "identity"}  # what is compressed comes in other pieces
     try:
-        key = read_api_keys(api_key_file)[0] if api_key_file is not None else os.environ.get(KEY_VARIABLE, "").strip()
+        key = first_key(api_key_file) if api_key_file is not None else os.environ.get(KEY_VARIABLE, "").strip()
     except ConfigError as error:
         fail(str(error), ExitCode.USAGE)
     if not (key.isascii() and key.replace(" ", "").isprintable()):

@@ -193,7 +193,8 @@ def test_bench_prints_one_json_object(tmp_path: Path, model: Path) -> None:
         "load_s",
         "first_token_s",
     )
-    assert set(result) == {"threads", "streams", "runs", *rates}
+    told = {"threads", "streams", "runs", "calibrated", "usual_gb_s", "counted", "of_all"}
+    assert set(result) == {*told, *rates}
     assert all(result[name] > 0 for name in rates)
     assert result["streams"].keys() == {"1", "3"}
     assert all(set(row) == {"decode_tok_s", "prefill_tok_s"} for row in result["streams"].values())

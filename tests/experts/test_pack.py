@@ -138,7 +138,8 @@ def test_a_file_that_is_cut_while_it_is_packed_is_told(threads: int, tmp_path: P
     def cut(stage: str, done: int, total: int) -> None:
         os.truncate(file, whole - 1)
 
-    with pytest.raises(CheckpointError, match="was cut"):
+    # Whether it is found at the next weight, or when the last one is read, depends on which thread is ahead.
+    with pytest.raises(CheckpointError, match=r"was (cut|changed)"):
         pack(model, threads, progress=cut)
 
 

@@ -107,13 +107,14 @@ def test_the_cache_is_counted_in_whole_pages_of_each_stream(context: int, positi
 def test_activations_are_those_of_the_engine(tmp_path: Path, architecture: str) -> None:
     write_blank_gguf(tmp_path / "tiny.gguf", architecture, "Q4_0")
     model = open_model(tmp_path / "tiny.gguf")
-    buffers = Buffers(model.spec, StepLimits(128, 16, 1), threads=1)
+    limits = StepLimits(128, 16, 1)
+    buffers = Buffers(model.spec, limits, threads=1)
     theirs = sum(array.nbytes for array in arrays(vars(buffers)) if array.dtype == np.uint8)
     theirs -= sum(
         a.nbytes for a in (buffers.scratch, buffers.down_scratch, buffers.attention_scratch, buffers.partials)
     )
     theirs += buffers.logits.nbytes
-    assert activation_bytes(shape_of(model, "int16"), 128, 16) == pytest.approx(theirs, rel=0.02)
+    assert activation_bytes(shape_of(model, "int16"), 128, limits.rows) == pytest.approx(theirs, rel=0.02)
 
 
 def arrays(value: Any) -> list[np.ndarray]:
