@@ -104,6 +104,15 @@ def test_refusals_are_counted_and_quoted() -> None:
     assert re.search(r"4 streams: \d failed: status 429 \(.*the queue is full.*\)", result.stdout)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C interrupts, though a shell may have started the tests in the background, where it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_shows_what_was_measured() -> None:
     turns = iter(range(100))
 

@@ -146,7 +146,7 @@ def test_an_accelerator_with_layers_is_lost(model: Callable[[str], Model], loade
     @contextmanager
     def doomed(daemon: Assembly) -> Iterator[None]:
         card = residency_of(daemon.runner).accelerators[0]
-        card.faults.fail("launch", after=3000)  # type: ignore[attr-defined]
+        card.faults.fail("launch", after=300)  # type: ignore[attr-defined]
         yield
         assert {"accelerator_lost", "requests_begun_anew"} <= daemon.engine.events.counts().keys()
         shown = daemon.accelerators.show() if daemon.accelerators else {}
