@@ -10,12 +10,12 @@ from .auth import ApiKeys
 from .cors import cors_settings
 from .error_shapes import ErrorShapes
 from .errors import HANDLED, handle_error
+from .fields import FieldNotes
 from .middleware import BodyLimit, SafetyNet
 from .ollama import embed, generation
 from .ollama import models as ollama_models
 from .ollama.framing import ERROR_SHAPE as OLLAMA
 from .openai import chat, completions, embeddings, models
-from .openai.fields import FieldNotes
 from .recording import Recording
 from .responses import routes as responses
 from .service import Service

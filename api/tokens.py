@@ -14,10 +14,10 @@ from .body import parse, read_json
 from .chat.prepare import prompt_ids
 from .chat.prompt import prompt_text
 from .openai.chat_wish import chat_wish
-from .openai.prompts import check_length
-from .openai.sampling import check_model
 from .openai.schemas import ChatRequest
 from .openapi import described
+from .prompts import check_length
+from .sampling import check_model
 from .service import Service
 from .token_schemas import (
     Detokenized,

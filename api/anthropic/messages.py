@@ -7,13 +7,12 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...daemon.errors import InvalidRequestError
+from ..answering import answer
 from ..body import parse
 from ..chat.prepare import prepare, prompt_ids
-from ..openai.endpoint import answer
-from ..openai.fields import FieldNotes
-from ..openai.sampling import check_model
+from ..fields import FieldNotes
 from ..openapi import described
+from ..sampling import check_model
 from ..service import Service
 from ..stream import Exchange, Job
 from .answers import Message, TokenCount
@@ -55,9 +54,5 @@ def _count(service: Service, notes: FieldNotes, raw: bytes) -> Response:
 def _body(service: Service, notes: FieldNotes, raw: bytes, model: type[B]) -> B:
     body = parse(raw, model)
     check_model(service, body.model)
-    extra = body.model_extra or {}
-    refused = sorted(name for name in REFUSED if extra.get(name))
-    if refused:
-        raise InvalidRequestError(f"{refused[0]} is not supported by this server; leave it out", refused[0])
-    notes.unknown(extra, HARMLESS | REFUSED)
+    notes.check(body.model_extra, REFUSED, HARMLESS)
     return body

@@ -47,4 +47,4 @@ class MessagesRequest(CountRequest):
 
 
 HARMLESS = frozenset({"metadata", "service_tier", "speed", "cache_control", "diagnostics", "inference_geo", "betas"})
-REFUSED = frozenset({"container", "mcp_servers"})
+REFUSED: dict[str, tuple[object, ...]] = {"container": (), "mcp_servers": ()}

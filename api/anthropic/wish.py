@@ -9,7 +9,7 @@ from ...daemon.structure import Structure
 from ..chat.bounds import MAX_TOOLS, check_count, is_object
 from ..chat.tool_fields import check_tools, make_tool
 from ..chat.wish import ChatWish, Thinking, Tool, ToolChoice
-from ..openai.sampling import stop_strings
+from ..sampling import stop_strings
 from .conversation import read_conversation
 from .request import CountRequest, MessagesRequest
 

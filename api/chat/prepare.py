@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from ...daemon.messages import Submit
 from ...daemon.request import SamplingParams
 from ..framing import OPENAI, Framing
-from ..openai import sampling
-from ..openai.prompts import encode
+from ..prompts import encode
+from ..sampling import check_choices, room_for, submits
 from ..service import Service
 from ..stream import Job
 from .dialect import Dialect, Narrator
@@ -43,14 +43,14 @@ class Conversation:
 
 def prepare(service: Service, wish: ChatWish, tenant: str) -> Conversation:
     """Check, render and tokenise a wish. tenant: whose prefix cache it is. Raises RequestError that names the field."""
-    sampling.check_choices(service, wish.n, 1)
+    check_choices(service, wish.n, 1)
     text = prompt_text(service, wish)
     prompt = encode(service, text, "messages", add_special=False)
     param = "messages" if wish.max_tokens is None else wish.max_tokens_param
-    max_tokens = sampling.room_for(service, prompt, wish.max_tokens, None, param)
+    max_tokens = room_for(service, prompt, wish.max_tokens, None, param)
     params = SamplingParams(**wish.sampling, max_tokens=max_tokens, structure=form_of(service, wish, text))
     return Conversation(
-        submits=sampling.submits(service, [(prompt, params)], wish.n, tenant + wish.cache_salt, wish.priority),
+        submits=submits(service, [(prompt, params)], wish.n, tenant + wish.cache_salt, wish.priority),
         readings=tuple(service.speech.reading(wish, text) for _ in range(wish.n)),
         stream=wish.stream,
     )

@@ -18,9 +18,9 @@ from ..auth import account_of, tenant_of
 from ..body import parse
 from ..chat.bounds import check_count
 from ..embedding import embed_for, unit
-from ..openai.fields import FieldNotes
-from ..openai.prompts import kept_tokens, read_prompt
+from ..fields import FieldNotes
 from ..openapi import described
+from ..prompts import kept_tokens, read_prompt
 from ..service import Service
 from ..stream import ClientGone
 from .answers import OllamaEmbeddings
@@ -74,7 +74,7 @@ def router(service: Service, notes: FieldNotes) -> APIRouter:
 def _prepare(service: Service, notes: FieldNotes, raw: bytes, tenant: str) -> tuple[OllamaEmbed, list[Submit]]:
     body = parse(raw, OllamaEmbed)
     check_name(service, body.model)
-    notes.unknown(body.model_extra or (), HARMLESS | {"options"})
+    notes.check(body.model_extra, {}, HARMLESS | {"options"})
     texts = [body.input] if isinstance(body.input, str) else body.input
     check_count(texts, _MAX_INPUTS, "input")
     keep = None if body.truncate is False else kept_tokens(service, -1, 0)

@@ -12,18 +12,18 @@ from starlette.responses import Response
 from ...daemon.errors import ContextLengthError, InvalidRequestError
 from ...daemon.messages import Token
 from ...daemon.request import SamplingParams
+from ..answering import answer
 from ..body import parse
 from ..chat.plain import PlainReader
 from ..chat.prepare import Conversation, prepare
 from ..chat.reading import ChatReading
+from ..chat.tool_fields import function_tools
 from ..chat.wish import ChatWish
-from ..openai import sampling
-from ..openai.endpoint import answer
-from ..openai.fields import FieldNotes
-from ..openai.logprobs import chat_logprobs
-from ..openai.prompts import encode
-from ..openai.tools import read_tools
+from ..fields import FieldNotes
+from ..logprobs import chat_logprobs
 from ..openapi import described
+from ..prompts import encode
+from ..sampling import room_for, submits
 from ..service import Service
 from ..stream import Exchange
 from .answers import OllamaLine
@@ -70,7 +70,7 @@ class _Maker:
         if not body.messages:
             return _loaded(body.model, chat_message)
         messages = read_messages(body.messages)
-        tools = read_tools(body.tools) if body.tools else ()
+        tools = function_tools(body.tools or ())
         return self._exchange(body, self._conversation(body, messages, tenant, tools=tools), chat_message)
 
     def generate(self, raw: bytes, tenant: str) -> Response:
@@ -120,10 +120,10 @@ class _Maker:
             raise InvalidRequestError("format is not supported together with raw", "format")
         service = self._service
         ids = encode(service, prompt, "prompt", add_special=True)
-        room = sampling.room_for(service, ids, None, None, "prompt")
+        room = room_for(service, ids, None, None, "prompt")
         params = SamplingParams(**sampling_of(body), max_tokens=min(max_tokens_of(body) or room, room))
         return Conversation(
-            submits=sampling.submits(service, [(ids, params)], 1, tenant),
+            submits=submits(service, [(ids, params)], 1, tenant),
             readings=(ChatReading(PlainReader(), service.tokenizer),),
             stream=body.stream is not False,
         )

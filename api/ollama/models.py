@@ -10,8 +10,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..answering import answer
 from ..body import parse
-from ..openai.endpoint import answer
 from ..openapi import described
 from ..service import Service
 from ..tools.formats import HARMONY

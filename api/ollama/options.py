@@ -7,8 +7,8 @@ import orjson
 from ...daemon.errors import InvalidRequestError
 from ...daemon.structure import Structure
 from ..chat.wish import Thinking
-from ..openai.fields import FieldNotes
-from ..openai.sampling import stop_strings
+from ..fields import FieldNotes
+from ..sampling import stop_strings
 from .request import HARMLESS, REFUSED, OllamaOptions, OllamaRequest
 
 _SAME = {"temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty"}
@@ -17,12 +17,8 @@ _LEVELS = ("low", "medium", "high")
 
 def check_fields(body: OllamaRequest, notes: FieldNotes) -> None:
     """Raises InvalidRequestError for a field that this server cannot honour; notes those that it does not know."""
-    extra = body.model_extra or {}
-    refused = sorted(name for name in REFUSED if extra.get(name))
-    if refused:
-        raise InvalidRequestError(f"{refused[0]} is not supported by this server; leave it out", refused[0])
-    options = (body.options and body.options.model_extra) or {}
-    notes.unknown([*extra, *options], HARMLESS | REFUSED)
+    notes.check(body.model_extra, REFUSED, HARMLESS)
+    notes.check(None if body.options is None else body.options.model_extra, {}, HARMLESS)
 
 
 def sampling_of(body: OllamaRequest) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class OllamaShow(BaseModel):
 
 
 # Refused unless null, false or empty.
-REFUSED = frozenset({"suffix", "template", "context", "images"})
+REFUSED: dict[str, tuple[object, ...]] = {"suffix": (), "template": (), "context": (), "images": ()}
 HARMLESS = frozenset(
     {
         "keep_alive",

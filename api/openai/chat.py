@@ -11,16 +11,17 @@ from ..body import parse
 from ..chat.dialect import ChatAnswer, ChatUsage
 from ..chat.events import CallArguments, CallBegan, ChatEvent, ChatPiece, Ended, Reasoning, Text
 from ..chat.prepare import prepare
+from ..fields import FieldNotes
+from ..logprobs import chat_logprobs
 from ..openapi import described
+from ..sampling import check_model
 from ..service import Service
 from ..stream import Job
-from . import sampling
 from .answers import ChatCompletion
 from .chat_tokens import ChatTokens
 from .chat_wish import chat_wish
 from .endpoint import Envelope, endpoint
-from .fields import FieldNotes
-from .logprobs import chat_logprobs
+from .fields import HARMLESS, REFUSED
 from .schemas import ChatRequest
 
 
@@ -33,8 +34,8 @@ def router(service: Service, notes: FieldNotes) -> APIRouter:
 def prepare_chat(service: Service, notes: FieldNotes, raw: bytes, tenant: str) -> Job:
     """Check a request and turn it into a job. Raises RequestError or UnknownModelError."""
     body = parse(raw, ChatRequest)
-    sampling.check_model(service, body.model)
-    notes.check(body.model_extra)
+    check_model(service, body.model)
+    notes.check(body.model_extra, REFUSED, HARMLESS)
     include_usage = body.include_usage
     wish = chat_wish(service, body)
     dialect = ChatDialect(

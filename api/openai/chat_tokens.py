@@ -6,8 +6,8 @@ from typing import Any
 from ...daemon.messages import Token, TokenLogprobs, Usage
 from ...daemon.tokenizer import Tokenizer
 from ..generation import Piece
+from ..logprobs import prompt_logprobs
 from ..stream import Answer, Encoder
-from .logprobs import prompt_logprobs
 
 Scores = tuple[TokenLogprobs | None, ...]
 

@@ -1,12 +1,13 @@
 """From the body of a chat completion to a wish."""
 
 from ...daemon.errors import InvalidRequestError
+from ..chat.tool_fields import function_tools
 from ..chat.wish import ChatWish, Thinking
 from ..service import Service
-from . import sampling
+from .sampling import sampling_fields
 from .schemas import ChatRequest
 from .structures import structure_of
-from .tools import read_tool_choice, read_tools
+from .tool_choice import read_tool_choice
 
 _NO_EFFORT = "none"
 
@@ -18,7 +19,9 @@ def chat_wish(service: Service, body: ChatRequest) -> ChatWish:
             "continue_final_message goes on with the last message, add_generation_prompt begins a new one; send one",
             "add_generation_prompt",
         )
-    tools = read_tools(body.tools)
+    if body.tools == []:
+        raise InvalidRequestError("tools is empty; it must hold one at least, or be left out", "tools")
+    tools = function_tools(body.tools or ())
     limit, limit_name = body.max_completion_tokens, "max_completion_tokens"
     if limit is None:
         limit, limit_name = body.max_tokens, "max_tokens"
@@ -30,7 +33,7 @@ def chat_wish(service: Service, body: ChatRequest) -> ChatWish:
         thinking=_thinking(body),
         structure=structure_of(service, body),
         sampling={
-            **sampling.sampling_fields(body, service, logprobs_wanted(body)),
+            **sampling_fields(body, service, logprobs_wanted(body)),
             "prompt_logprobs": body.prompt_logprobs,
         },
         max_tokens=limit,

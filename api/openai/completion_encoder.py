@@ -8,11 +8,11 @@ from typing import Any
 from ...daemon.messages import Token, TokenLogprobs, Usage
 from ...daemon.tokenizer import Tokenizer
 from ..generation import Piece
+from ..logprobs import Naming, Places, completion_logprobs, prompt_logprobs
+from ..prompts import Prompt
 from ..service import Service
 from ..stream import Answer
 from .endpoint import Envelope
-from .logprobs import Naming, Places, completion_logprobs, prompt_logprobs
-from .prompts import Prompt
 
 Scores = tuple[TokenLogprobs | None, ...]
 

@@ -7,15 +7,17 @@ from fastapi import APIRouter
 
 from ...daemon.request import SamplingParams
 from ..body import parse
+from ..fields import FieldNotes
 from ..openapi import described
+from ..prompts import Prompt, kept_tokens, list_prompts, read_prompt
+from ..sampling import check_model, room_for, submits
 from ..service import Service
 from ..stream import Job
-from . import sampling
 from .answers import Completion
 from .completion_encoder import CompletionEncoder, Wanted
 from .endpoint import endpoint
-from .fields import FieldNotes
-from .prompts import Prompt, kept_tokens, list_prompts, read_prompt
+from .fields import HARMLESS, REFUSED
+from .sampling import choices_per_prompt, sampling_fields
 from .schemas import CompletionRequest
 from .structures import structure_of
 
@@ -31,8 +33,8 @@ def router(service: Service, notes: FieldNotes) -> APIRouter:
 def prepare_completion(service: Service, notes: FieldNotes, raw: bytes, tenant: str) -> Job:
     """Check a request and turn it into a job. Raises RequestError or UnknownModelError."""
     body = parse(raw, CompletionRequest)
-    sampling.check_model(service, body.model)
-    notes.check(body.model_extra)
+    check_model(service, body.model)
+    notes.check(body.model_extra, REFUSED, HARMLESS)
     wanted = Wanted(
         echo=bool(body.echo),
         logprobs=body.logprobs,
@@ -42,13 +44,13 @@ def prepare_completion(service: Service, notes: FieldNotes, raw: bytes, tenant: 
         usage=body.include_usage,
     )
     values: list[Any] = list_prompts(body.prompt)
-    n = sampling.choices_per_prompt(body, service, len(values))  # before a million of them are encoded
+    n = choices_per_prompt(body, service, len(values))  # before a million of them are encoded
     keep = kept_tokens(service, body.truncate_prompt_tokens, body.max_tokens)
     prompts = [read_prompt(service, value, keep) for value in values]
     structure = structure_of(service, body)
     pairs = [(each.ids, replace(_params(service, body, each, wanted), structure=structure)) for each in prompts]
     return Job(
-        submits=sampling.submits(service, pairs, n, tenant + (body.cache_salt or ""), body.priority),
+        submits=submits(service, pairs, n, tenant + (body.cache_salt or ""), body.priority),
         choices_per_prompt=n,
         stream=bool(body.stream),
         encoder=CompletionEncoder(service, [prompt for prompt in prompts for _ in range(n)], wanted),
@@ -57,6 +59,6 @@ def prepare_completion(service: Service, notes: FieldNotes, raw: bytes, tenant: 
 
 def _params(service: Service, body: CompletionRequest, prompt: Prompt, wanted: Wanted) -> SamplingParams:
     param = "prompt" if body.max_tokens is None else "max_tokens"
-    max_tokens = sampling.room_for(service, prompt.ids, body.max_tokens, _DEFAULT_MAX_TOKENS, param, least=0)
-    fields = sampling.sampling_fields(body, service, body.logprobs)
+    max_tokens = room_for(service, prompt.ids, body.max_tokens, _DEFAULT_MAX_TOKENS, param, least=0)
+    fields = sampling_fields(body, service, body.logprobs)
     return SamplingParams(**fields, max_tokens=max_tokens, prompt_logprobs=wanted.top_of_prompt)

@@ -18,13 +18,14 @@ from ...daemon.request import SamplingParams
 from ..auth import account_of, tenant_of
 from ..body import parse, read_json
 from ..embedding import Embedded, Vector, embed_for, unit
+from ..fields import FieldNotes
 from ..openapi import described
+from ..prompts import kept_tokens, list_prompts, read_prompt
+from ..sampling import check_model
 from ..service import Service
 from ..stream import ClientGone
 from .answers import EmbeddingList
-from .fields import FieldNotes
-from .prompts import kept_tokens, list_prompts, read_prompt
-from .sampling import check_model
+from .fields import HARMLESS, REFUSED
 from .schemas import EmbeddingRequest
 
 _MAX_INPUTS = 2048  # OpenAI's
@@ -55,7 +56,7 @@ def prepare_embeddings(
     """Check a request; one submit for each input. Raises RequestError or UnknownModelError."""
     body = parse(raw, EmbeddingRequest)
     check_model(service, body.model)
-    notes.check(body.model_extra)
+    notes.check(body.model_extra, REFUSED, HARMLESS)
     values = list_prompts(body.input, "input")
     if len(values) > _MAX_INPUTS:
         raise InvalidRequestError(f"input has {len(values)} texts; at most {_MAX_INPUTS} are allowed", "input")

@@ -1,22 +1,20 @@
 """What the two completion endpoints share."""
 
-import asyncio
 import time
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from ...daemon.messages import Usage
-from ..auth import account_of, tenant_of
-from ..body import read_json
+from ..answering import answer
 from ..chat.dialect import ChatUsage
+from ..fields import FieldNotes
 from ..service import Service
 from ..stream import Exchange, Job
-from .fields import FieldNotes
 
 Prepare = Callable[[Service, FieldNotes, bytes, str], Job]
 
@@ -35,23 +33,6 @@ def endpoint(path: str, prepare: Prepare, service: Service, notes: FieldNotes, t
         )
 
     return routes
-
-
-async def answer(
-    service: Service, request: Request, make: Callable[[bytes, str], Response], *, any_type: bool = False
-) -> Response:
-    """Read the body and make the response of it in a thread, which checks, renders and tokenises.
-
-    The last argument of `make` is the tenant. any_type: whatever the content type says, the body is JSON.
-    """
-    account = account_of(request)
-    service.client.check_open(account)  # a full queue should not pay for reading
-    try:
-        raw = await (request.body() if any_type else read_json(request))
-    except ClientDisconnect:
-        return Response(status_code=499)  # the customary name of this case; nobody reads it
-    service.client.check_open(account)  # nor for tokenising, after a body that was long in coming
-    return await asyncio.to_thread(make, raw, tenant_of(request))
 
 
 class Envelope:

@@ -1,13 +1,7 @@
-"""Fields that this server does not act on: refused where ignoring them would change the answer, else noted once."""
-
-from collections.abc import Container, Iterable, Mapping
-from typing import Any
-
-from ...daemon.errors import InvalidRequestError
-from ...daemon.events import EventLog
+"""Fields of OpenAI's endpoints, and of servers like them, that this one does not act on. See `api.fields`."""
 
 # Field: values that ask for nothing, besides null, false and empty ones.
-_REFUSED: dict[str, tuple[object, ...]] = {
+REFUSED: dict[str, tuple[object, ...]] = {
     "audio": (),
     "best_of": (1,),
     "chat_template": (),
@@ -35,7 +29,7 @@ _REFUSED: dict[str, tuple[object, ...]] = {
     "xtc_probability": (),
 }
 # Accepted in silence: they carry no wish about the text.
-_HARMLESS = frozenset(
+HARMLESS = frozenset(
     {
         "guided_decoding_backend",
         "metadata",
@@ -51,32 +45,3 @@ _HARMLESS = frozenset(
         "verbosity",
     }
 )
-_MAX_NOTED = 50  # names; clients choose them, and other events should stay to be seen
-
-
-class FieldNotes:
-    """Looks through the fields that a schema does not name. Makes the first sight of an unknown one an event."""
-
-    def __init__(self, events: EventLog) -> None:
-        self._events = events
-        self._noted: set[str] = set()
-
-    def check(self, extra: Mapping[str, Any] | None) -> None:
-        """Raises InvalidRequestError for a field that cannot be honoured."""
-        for name, value in (extra or {}).items():
-            if name in _REFUSED:
-                if value and value not in _REFUSED[name]:
-                    raise InvalidRequestError(f"{name} is not supported by this server; leave it out", name)
-            elif name not in _HARMLESS:
-                self._note(name)
-
-    def unknown(self, names: Iterable[str], harmless: Container[str]) -> None:
-        """Note the fields of another dialect that are not among the harmless ones."""
-        for name in names:
-            if name not in harmless:
-                self._note(name)
-
-    def _note(self, name: str) -> None:
-        if name not in self._noted and len(self._noted) < _MAX_NOTED:
-            self._noted.add(name)
-            self._events.record("unknown_field", f"clients send {name[:80]!r}, which is ignored")

@@ -7,9 +7,9 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from ..openapi import described
+from ..sampling import check_model
 from ..service import Service
 from .answers import ModelList, ModelObject
-from .sampling import check_model
 
 
 def router(service: Service) -> APIRouter:

@@ -12,15 +12,15 @@ from ...daemon.errors import ContextLengthError
 from ..body import parse
 from ..chat.bounds import MAX_MESSAGES, check_count
 from ..chat.prepare import Conversation, prepare
+from ..fields import FieldNotes
 from ..framing import Framing, named_frame
-from ..openai.fields import FieldNotes
-from ..openai.sampling import check_model
+from ..sampling import check_model
 from ..service import Service
 from ..stream import Exchange
 from .dialect import ResponsesDialect
 from .items import Item, read_items
 from .record import ResponseRecord
-from .request import HARMLESS, REFUSED, ResponsesRequest
+from .request import ResponsesRequest
 from .running import Run, Running
 from .store import ResponseStore, Stored
 from .truncation import longest_that_fits
@@ -40,8 +40,7 @@ class Creator:
         """Check a request, and answer it when called. Raises RequestError or UnknownModelError."""
         body = parse(raw, ResponsesRequest)
         check_model(self._service, body.model)
-        check_options(body)
-        self._notes.unknown(body.model_extra or (), HARMLESS | REFUSED)
+        check_options(body, self._notes)
         items = (*self._store.items_before(tenant, body.previous_response_id), *read_items(body.input))
         check_count(items, MAX_MESSAGES, "input")
         conversation = self._conversation(body, items, tenant)

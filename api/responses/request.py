@@ -73,6 +73,13 @@ SAMPLING = {
     "seed",
 }
 # Refused unless null, false or empty: to ignore them would change what the client gets.
-REFUSED = frozenset({"background", "conversation", "prompt", "context_management", "moderation", "top_logprobs"})
+REFUSED: dict[str, tuple[object, ...]] = {
+    "background": (),
+    "context_management": (),
+    "conversation": (),
+    "moderation": (),
+    "prompt": (),
+    "top_logprobs": (),
+}
 HARMLESS = frozenset({"stream_options", "service_tier", "prompt_cache_retention", "prompt_cache_options", "image"})
 INCLUDABLE = frozenset({"reasoning.encrypted_content"})  # there is none, but agents ask for it always

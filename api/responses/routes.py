@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...daemon.errors import InvalidRequestError
+from ..answering import answer
 from ..auth import tenant_of
 from ..errors import UnknownResponseError
-from ..openai.endpoint import answer
-from ..openai.fields import FieldNotes
+from ..fields import FieldNotes
 from ..openapi import described
 from ..service import Service
 from .answers import DeletedResponse, InputItems, ResponseObject

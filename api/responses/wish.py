@@ -10,16 +10,14 @@ from ...daemon.structure import Structure
 from ..chat.bounds import MAX_METADATA, MAX_TOOLS, check_count, objects, text_of
 from ..chat.tool_fields import check_tools, make_tool
 from ..chat.wish import ChatWish, Thinking, Tool, ToolChoice
+from ..fields import FieldNotes
 from .items import Item, messages_of
-from .request import INCLUDABLE, REFUSED, SAMPLING, ResponsesRequest
+from .request import HARMLESS, INCLUDABLE, REFUSED, SAMPLING, ResponsesRequest
 
 
-def check_options(body: ResponsesRequest) -> None:
+def check_options(body: ResponsesRequest, notes: FieldNotes) -> None:
     """Raises InvalidRequestError for what this server cannot do, by its name."""
-    sent = {**(body.model_extra or {}), "top_logprobs": body.top_logprobs}
-    refused = sorted(name for name in REFUSED if sent.get(name))
-    if refused:
-        raise InvalidRequestError(f"{refused[0]} is not supported by this server; leave it out", refused[0])
+    notes.check({**(body.model_extra or {}), "top_logprobs": body.top_logprobs}, REFUSED, HARMLESS)
     foreign = [name for name in body.include or () if name not in INCLUDABLE]
     if foreign:
         raise InvalidRequestError(f"include holds {foreign[0][:80]!r}, which this server does not have", "include")

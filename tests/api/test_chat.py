@@ -3,9 +3,9 @@
 import math
 
 import pytest
+from isotherm.api.fields import FieldNotes
+from isotherm.api.logprobs import chat_logprobs
 from isotherm.api.openai.chat import prepare_chat
-from isotherm.api.openai.fields import FieldNotes
-from isotherm.api.openai.logprobs import chat_logprobs
 from isotherm.daemon.chat_template import ChatTemplate
 from isotherm.daemon.errors import OverloadedError
 from isotherm.daemon.events import EventLog
@@ -262,7 +262,7 @@ def test_unknown_field_is_ignored_and_an_event_once() -> None:
 
 def test_unknown_fields_do_not_crowd_other_events_out() -> None:
     events = EventLog()
-    FieldNotes(events).check({f"field{number}": 1 for number in range(1000)})
+    FieldNotes(events).check({f"field{number}": 1 for number in range(1000)}, {}, ())
     assert events.counts()["unknown_field"] < 100
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...daemon.messages import Token, TokenLogprobs
-from ...daemon.tokenizer import Tokenizer
+from ..daemon.messages import Token, TokenLogprobs
+from ..daemon.tokenizer import Tokenizer
 
 _MINUS_INFINITY = -9999.0  # JSON knows no infinity; clients know this number
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...daemon.errors import ContextLengthError, InvalidRequestError
-from ..service import Service
+from ..daemon.errors import ContextLengthError, InvalidRequestError
 from .sampling import room_for
+from .service import Service
 
 _MAX_CHARS_PER_TOKEN = 64  # on average over a whole prompt; far above any real text
 
