@@ -102,6 +102,18 @@ class PackedStore:
         self._note_use()
         return PackedWeights.of(slots, memory)
 
+    def fault(self, nodes: int) -> str | None:
+        """Why what is there cannot be loaded at so many memory nodes, as far as its head tells; None if it can, or if
+        nothing is there."""
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                _read_head(file, _head(self.model, slots_of(self.model, nodes)))
+        except FileNotFoundError:
+            return None
+        except (StoreError, OSError) as error:
+            return str(error)
+        return None
+
     def save(self, weights: PackedWeights, threads: int | Seating = 1, progress: Progress | None = None) -> None:
         """Write the weights to the disk. Until all of it is there the file has another name, and none if it fails.
 

@@ -9,6 +9,7 @@ from .bench import bench
 from .calibrate import calibrate
 from .chat import chat
 from .demo import demo
+from .doctor import doctor
 from .key import key
 from .output import out
 from .plan import plan
@@ -45,7 +46,7 @@ def _root(
     """
 
 
-for command in (serve, chat, status, stop, demo, bench, calibrate, simulate, key):
+for command in (serve, chat, status, stop, demo, bench, calibrate, simulate, key, doctor):
     app.command()(command)
 app.add_typer(plan, name="plan")
 app.add_typer(profile, name="profile")
