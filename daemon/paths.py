@@ -19,6 +19,11 @@ def packed_folder() -> Path:
     return cache_folder() / "packed"
 
 
+def models_folder() -> Path:
+    """Models that were pulled."""
+    return _base("XDG_DATA_HOME", ".local/share") / "isotherm" / "models"
+
+
 def state_folder() -> Path:
     """Which daemons run, their logs, and where their traffic was routed."""
     return _base("XDG_STATE_HOME", ".local/state") / "isotherm"

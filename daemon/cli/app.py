@@ -11,9 +11,11 @@ from .chat import chat
 from .demo import demo
 from .doctor import doctor
 from .key import key
+from .models import list_models, remove_model, show_model
 from .output import out
 from .plan import plan
 from .profile import profile
+from .pull import pull
 from .serve import serve
 from .simulate import simulate
 from .status import status
@@ -46,7 +48,10 @@ def _root(
     """
 
 
-for command in (serve, chat, status, stop, demo, bench, calibrate, simulate, key, doctor):
+for command in (serve, chat, status, stop, demo, bench, calibrate, simulate, key, doctor, pull):
     app.command()(command)
+app.command("list")(list_models)
+app.command("show")(show_model)
+app.command("rm")(remove_model)
 app.add_typer(plan, name="plan")
 app.add_typer(profile, name="profile")

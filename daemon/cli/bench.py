@@ -153,10 +153,11 @@ def _options(
 def _bench_model(model: Path | None, options: "BenchOptions", as_json: bool) -> None:
     from ..assembly import demo_model
     from ..bench import measure
+    from ..library.resolve import model_path
 
     check_target("--trace", options.trace)
     with refusals(), progress_bars() as report:
-        result = measure(model or demo_model(report), options, report)
+        result = measure(model_path(model) if model else demo_model(report), options, report)
     if as_json:
         shown = asdict(result)
         if options.threads is not None:

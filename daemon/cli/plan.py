@@ -84,13 +84,14 @@ def make(
     """
     from ...placement.plan_file import save_plan
     from ..assembly import demo_model
+    from ..library.resolve import model_path
     from ..planning import PlanOptions, make_plan
 
     check_target("--out", to)
     with refusals(), progress_bars() as report:
         kind = kv_kind(kv_cache)
         options = PlanOptions(
-            model=model or demo_model(report),
+            model=model_path(model) if model else demo_model(report),
             vram=_sizes(vram or ()),
             context=context,
             streams=streams,

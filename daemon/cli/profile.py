@@ -69,6 +69,7 @@ def record(
     """
     from ..assembly import demo_model
     from ..errors import EngineError
+    from ..library.resolve import model_path
     from ..prompts import read_prompts
     from ..routing_profile import STREAMS, run_profile
 
@@ -77,7 +78,7 @@ def record(
         chosen = None if prompts is None else read_prompts(prompts)
         with progress_bars() as report:
             config = Config(
-                model=model or demo_model(report),
+                model=model_path(model) if model else demo_model(report),
                 threads=threads,
                 context=context,
                 max_running=STREAMS,

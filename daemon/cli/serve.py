@@ -23,6 +23,7 @@ from ...cpu_kernels.seating import Affinity
 from ...experts.progress import Progress
 from ..api_keys import KeyFile, read_key_file
 from ..config import Config, LogLevel, MetricsAlias
+from ..library.resolve import model_path
 from ..paths import log_file
 from ..state import DaemonState, own_start, read_state, remove_state, write_state
 from .address import BindError, bind, is_local
@@ -99,7 +100,7 @@ def serve(
     """
     with refusals():
         config = Config(
-            model=model,
+            model=None if model is None else model_path(model),
             host=host,
             port=port,
             threads=threads,
