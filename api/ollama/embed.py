@@ -22,7 +22,7 @@ from ..openai.fields import FieldNotes
 from ..openai.prompts import kept_tokens, read_prompt
 from ..openapi import described
 from ..service import Service
-from ..stream import ClientGone
+from ..sender import ClientGone
 from .answers import OllamaEmbeddings
 from .framing import OllamaError
 from .names import check_name

@@ -20,7 +20,7 @@ from ..body import parse, read_json
 from ..embedding import Embedded, Vector, embed_for, unit
 from ..openapi import described
 from ..service import Service
-from ..stream import ClientGone
+from ..sender import ClientGone
 from .answers import EmbeddingList
 from .fields import FieldNotes
 from .prompts import kept_tokens, list_prompts, read_prompt
