@@ -21,8 +21,8 @@ from ..embedding import embed_for, unit
 from ..openai.fields import FieldNotes
 from ..openai.prompts import kept_tokens, read_prompt
 from ..openapi import described
-from ..service import Service
 from ..sender import ClientGone
+from ..service import Service
 from .answers import OllamaEmbeddings
 from .framing import OllamaError
 from .names import check_name

@@ -19,8 +19,8 @@ from ..auth import account_of, tenant_of
 from ..body import parse, read_json
 from ..embedding import Embedded, Vector, embed_for, unit
 from ..openapi import described
-from ..service import Service
 from ..sender import ClientGone
+from ..service import Service
 from .answers import EmbeddingList
 from .fields import FieldNotes
 from .prompts import kept_tokens, list_prompts, read_prompt

@@ -164,7 +164,9 @@ def tell_health(during: str, told: dict[str, Any]) -> None:
     assert told["busy"], "it was over too soon"
     p50, p99 = np.percentile(np.array(told["took"]), [50, 99]) * 1e3
     worst = max(told["took"]) * 1e3
-    print(f"/health during {during}: {len(told['took'])} times, p50 {p50:.2f} ms, p99 {p99:.2f} ms, worst {worst:.1f} ms")
+    print(
+        f"/health during {during}: {len(told['took'])} times, p50 {p50:.2f} ms, p99 {p99:.2f} ms, worst {worst:.1f} ms"
+    )
 
 
 async def read_streams(port: int, streams: int, tokens: int, chat: bool) -> dict[str, Any]:
