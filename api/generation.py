@@ -82,11 +82,20 @@ class Choice:
         self._untold: list[TextDelta] = []
         self._events: list[ChatEvent] = []
         self._received = 0
+        self._told = False
 
     @property
     def stopped(self) -> bool:
         """What the engine still sends is not wanted: a stop string was found, or the reading has enough."""
         return self._text.stopped is not None or (self._reading is not None and self._reading.enough)
+
+    @property
+    def usage_so_far(self) -> Usage:
+        """Of one that has not ended too, as far as the engine has told: nothing before its first word."""
+        if self.usage is not None:
+            return self.usage
+        prompt = len(self._submit.prompt) if self._told else 0
+        return Usage(prompt_tokens=prompt, cached_tokens=0, completion_tokens=self._received)
 
     @property
     def finished(self) -> bool:
@@ -96,6 +105,7 @@ class Choice:
     def take(self, batch: Sequence[FromEngine]) -> Piece | None:
         """What a batch of messages amounts to, None if nothing can be told yet. Raises what the engine reports."""
         reason: StopReason | None = None
+        self._told = True
         for message in batch:
             if isinstance(message, Token):
                 self._push(message)
@@ -246,8 +256,8 @@ class Generation:
         return piece
 
     def usage(self, choices_per_prompt: int) -> Usage:
-        """The sum over all choices. A prompt with several choices counts once."""
-        each = [choice.usage for choice in self.choices if choice.usage is not None]
+        """The sum over all choices, so far. A prompt with several choices counts once."""
+        each = [choice.usage_so_far for choice in self.choices]
         firsts = each[::choices_per_prompt]
         return Usage(
             prompt_tokens=sum(usage.prompt_tokens for usage in firsts),

@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..daemon.errors import OverloadedError
 from .errors import BodyTimeoutError, BodyTooLargeError, error_response
+from .record import Record
 from .service import Limits
 
 logger = logging.getLogger(__name__)
@@ -23,17 +24,11 @@ class SafetyNet:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started = False
-
-        async def send_and_note(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
+        record: Record = scope["state"]["record"]
         try:
-            await self.app(scope, receive, send_and_note)
+            await self.app(scope, receive, send)
         except Exception as error:
-            if started:
+            if record.status:  # an answer has begun
                 raise  # the server can only cut the connection
             logger.exception("request %s failed", scope["state"]["request_id"])
             await error_response(error)(scope, receive, send)

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import orjson
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from ..daemon.messages import Submit, Token, TokenLogprobs, Usage
 from .chat.events import ChatEvent
@@ -17,6 +17,7 @@ from .errors import kind_of
 from .framing import OPENAI, Framing
 from .generation import Generation, Piece, Reading, StopReason
 from .record import Record
+from .sender import ClientGone, Sender
 from .service import Service
 
 logger = logging.getLogger(__name__)
@@ -73,10 +74,6 @@ class Job:
     encoder: Encoder
     framing: Framing = OPENAI
     readings: tuple[Reading, ...] = ()
-
-
-class ClientGone(Exception):
-    """The client closed the connection, or stopped reading from it."""
 
 
 async def events(
@@ -169,42 +166,22 @@ class Exchange(Response):
             logger.info("request %s: %s", state["request_id"], gone)
 
     async def _whole(self, generation: Generation, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await collect(generation, self.job, self.service.limits.ping_interval)
-        response = Response(body, media_type="application/json")
-        await self._send(send, {"type": "http.response.start", "status": 200, "headers": response.raw_headers})
-        await self._send_body(send, body, more=False)
+        limits = self.service.limits
+        body = await collect(generation, self.job, limits.ping_interval)
+        with Sender(send, limits.write_timeout) as sender:
+            await sender.start(Response(body, media_type="application/json").raw_headers)
+            await sender.body(body, more=False)
 
     async def _stream(self, generation: Generation, scope: Scope, _receive: Receive, send: Send) -> None:
+        limits = self.service.limits
         headers = Response(headers=_SSE_HEADERS, media_type=self.job.framing.media_type).raw_headers
-        headers = [(name, value) for name, value in headers if name != b"content-length"]
-        await self._send(send, {"type": "http.response.start", "status": 200, "headers": headers})
-        frames = events(generation, self.job, self.service.limits.ping_interval, scope["state"]["request_id"])
+        frames = events(generation, self.job, limits.ping_interval, scope["state"]["request_id"])
         async with aclosing(frames):
-            async for data in frames:
-                await self._send_body(send, data, more=True)
-        await self._send_body(send, b"", more=False)
-
-    async def _send_body(self, send: Send, data: bytes, *, more: bool) -> None:
-        await self._send(send, {"type": "http.response.body", "body": data, "more_body": more})
-
-    async def _send(self, send: Send, message: Message) -> None:
-        try:
-            async with asyncio.timeout(self.service.limits.write_timeout):
-                await self._send_or_wait(send, message)
-        except TimeoutError:
-            raise ClientGone(f"the client read nothing for {self.service.limits.write_timeout} s") from None
-        except OSError as error:  # how servers of ASGI 2.4 report a closed connection
-            raise ClientGone(f"the client left: {error}") from error
-
-    @staticmethod
-    async def _send_or_wait(send: Send, message: Message) -> None:
-        """uvloop closes a connection before its server notices; `unless_gone` ends the wait when that has happened."""
-        try:
-            await send(message)
-        except RuntimeError as error:
-            if "closed" not in str(error):
-                raise
-            await asyncio.Event().wait()
+            with Sender(send, limits.write_timeout) as sender:
+                await sender.start([(name, value) for name, value in headers if name != b"content-length"])
+                async for data in frames:
+                    await sender.body(data, more=True)
+                await sender.body(b"", more=False)
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 from .messages import Failed, Finished, FromEngine
 
@@ -24,6 +24,7 @@ class Mailbox:
         self._closed = False
         self._waking = False  # a wake-up is due or on its way to the loop
         self._arrived = asyncio.Event()
+        self._tell: Callable[[], None] = self._arrived.set
 
     def put(self, message: FromEngine) -> bool:
         """Add a message. True if `wake` must now bring the consumer's event loop to look; one call serves many puts.
@@ -44,7 +45,7 @@ class Mailbox:
     async def next_batch(self) -> list[FromEngine]:
         """All messages that have come, in order, at least one; an empty list after the terminal one."""
         while True:
-            batch, over = self._take()
+            batch, over = self.take_batch()
             if batch or over:
                 return batch
             self._arrived.clear()
@@ -55,7 +56,20 @@ class Mailbox:
         with self._lock:
             if not self._lock.wait_for(lambda: self._messages or self._closed, timeout):
                 raise TimeoutError(f"no message for {self.request_id} in {timeout} s")
-        return self._take()[0]
+        return self.take_batch()[0]
+
+    def take_batch(self) -> tuple[list[FromEngine], bool]:
+        """All messages that have come, in order, perhaps none, without waiting; and whether they are the last."""
+        with self._lock:
+            batch, self._messages = self._messages, []
+            return batch, self._closed
+
+    def tell(self, arrived: Callable[[], None]) -> None:
+        """Have `arrived` called on the event loop, instead of waking `next_batch`, each time that something has come
+        since the last look; once soon in any case, for what is there already."""
+        self._tell = arrived
+        if self._loop is not None:
+            self._loop.call_soon(self._arrive)
 
     async def __aiter__(self) -> AsyncIterator[FromEngine]:
         while batch := await self.next_batch():
@@ -66,15 +80,10 @@ class Mailbox:
         while batch := self.wait_batch():
             yield from batch
 
-    def _take(self) -> tuple[list[FromEngine], bool]:
-        with self._lock:
-            batch, self._messages = self._messages, []
-            return batch, self._closed
-
     def _arrive(self) -> None:
         with self._lock:
             self._waking = False
-        self._arrived.set()
+        self._tell()
 
 
 def wake(mailboxes: Iterable[Mailbox]) -> list[Mailbox]:

@@ -21,8 +21,8 @@ from ..embedding import embed_for, unit
 from ..fields import FieldNotes
 from ..openapi import described
 from ..prompts import kept_tokens, read_prompt
+from ..sender import ClientGone
 from ..service import Service
-from ..stream import ClientGone
 from .answers import OllamaEmbeddings
 from .framing import OllamaError
 from .names import check_name

@@ -1,6 +1,7 @@
 """From the body of a chat completion to a wish."""
 
 from ...daemon.errors import InvalidRequestError
+from ..chat.bounds import MAX_MESSAGES, check_count
 from ..chat.tool_fields import function_tools
 from ..chat.wish import ChatWish, Thinking
 from ..service import Service
@@ -14,6 +15,7 @@ _NO_EFFORT = "none"
 
 def chat_wish(service: Service, body: ChatRequest) -> ChatWish:
     """What a client asks for. Raises InvalidRequestError that names the field."""
+    check_count(body.messages, MAX_MESSAGES, "messages")
     if body.continue_final_message and body.add_generation_prompt:
         raise InvalidRequestError(
             "continue_final_message goes on with the last message, add_generation_prompt begins a new one; send one",

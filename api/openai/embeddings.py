@@ -22,8 +22,8 @@ from ..fields import FieldNotes
 from ..openapi import described
 from ..prompts import kept_tokens, list_prompts, read_prompt
 from ..sampling import check_model
+from ..sender import ClientGone
 from ..service import Service
-from ..stream import ClientGone
 from .answers import EmbeddingList
 from .fields import HARMLESS, REFUSED
 from .schemas import EmbeddingRequest

@@ -157,6 +157,7 @@ def _bind(config: Config) -> socket.socket:
 
 def _run(config: Config, keys: KeyFile, listener: socket.socket, state: "_State") -> None:
     _stop_at_once_on_signals()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # texts come one by one: a pool of threads would idle
     sinks = _open_sinks(config)
     with _kept_for_good():
         server, assembly = _load(config, keys, sinks, listener, state)

@@ -1,4 +1,4 @@
-"""Arrivals, with mailboxes that do what the engine's never should."""
+"""Arrivals: what is gathered for one reader, in which order, and when it is told of silence and of an end."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,72 +6,116 @@ from collections.abc import Sequence
 import pytest
 from isotherm.api.arrivals import Arrivals
 from isotherm.daemon.errors import EngineError
-from isotherm.daemon.messages import FromEngine, Token
+from isotherm.daemon.mailbox import Mailbox, wake
+from isotherm.daemon.messages import Finished, FromEngine, Token, Usage
 
-TOKEN = Token("r", 1)
-
-
-class ListMailbox:
-    """Hands out one batch after the other, and raises those that are errors."""
-
-    def __init__(self, *batches: Sequence[FromEngine] | Exception) -> None:
-        self.batches = list(batches)
-
-    async def next_batch(self) -> list[FromEngine]:
-        await asyncio.sleep(0)
-        batch = self.batches.pop(0) if self.batches else []
-        if isinstance(batch, Exception):
-            raise batch
-        return list(batch)
+LONG = 60.0
+PATIENCE_S = 20.0
 
 
-class EmptyMailbox:
-    async def next_batch(self) -> list[FromEngine]:
-        await asyncio.Event().wait()
-        raise AssertionError
+def open_mailboxes(count: int) -> list[Mailbox]:
+    return [Mailbox(f"r{index}", asyncio.get_running_loop()) for index in range(count)]
 
 
-async def read_all(*mailboxes: object) -> list[tuple[int, int]]:
-    seen = []
-    async with Arrivals(mailboxes, 60.0) as arrivals:
-        while True:
-            seen += [(index, len(batch)) for index, batch in await arrivals.next()]
-            if sum(count for _, count in seen) == 4:
-                return seen
+def put(mailbox: Mailbox, *tokens: int, ends: bool = False) -> None:
+    """As the engine does it."""
+    name = mailbox.request_id
+    usage = Usage(prompt_tokens=1, cached_tokens=0, completion_tokens=len(tokens))
+    messages: list[FromEngine] = [Token(name, token) for token in tokens]
+    if ends:
+        messages.append(Finished(request_id=name, reason="length", usage=usage))
+    for message in messages:
+        if mailbox.put(message):
+            wake([mailbox])
 
 
-def test_batches_of_one_mailbox_are_merged_for_a_slow_reader() -> None:
-    async def run() -> list[tuple[int, int]]:
-        async with Arrivals([ListMailbox([TOKEN], [TOKEN, TOKEN])], 60.0) as arrivals:
-            for _ in range(10):
-                await asyncio.sleep(0)
-            return [(index, len(batch)) for index, batch in await arrivals.next()]
-
-    assert asyncio.run(run()) == [(0, 3)]
+async def told(arrivals: Arrivals) -> list[tuple[int, Sequence[int]]]:
+    """The tokens of the next batches, with the index of their mailbox; -1 for an end."""
+    batches = await asyncio.wait_for(arrivals.next(), PATIENCE_S)
+    return [(index, [getattr(each, "token_id", -1) for each in batch]) for index, batch in batches]
 
 
-def test_mailboxes_are_told_apart() -> None:
-    seen = asyncio.run(read_all(ListMailbox([TOKEN]), ListMailbox([TOKEN, TOKEN], [TOKEN])))
-    assert [sum(count for index, count in seen if index == which) for which in (0, 1)] == [1, 3]
+def test_what_came_before_anybody_asked_and_meanwhile_is_told_together() -> None:
+    async def run() -> None:
+        (mailbox,) = open_mailboxes(1)
+        put(mailbox, 1)
+        async with Arrivals([mailbox], LONG) as arrivals:
+            await asyncio.sleep(0.01)
+            put(mailbox, 2, 3)
+            assert await told(arrivals) == [(0, [1, 2, 3])]
+
+    asyncio.run(run())
 
 
-def test_the_end_of_all_mailboxes_is_an_error() -> None:
-    with pytest.raises(EngineError, match="without an answer"):
-        asyncio.run(read_all(ListMailbox([TOKEN]), ListMailbox()))
+def test_what_comes_while_a_reader_waits_wakes_it_each_time() -> None:
+    async def run() -> None:
+        (mailbox,) = open_mailboxes(1)
+        async with Arrivals([mailbox], LONG) as arrivals:
+            for token in range(3):
+                asyncio.get_running_loop().call_later(0.001, put, mailbox, token)
+                assert await told(arrivals) == [(0, [token])]
+
+    asyncio.run(run())
 
 
-def test_the_error_of_one_mailbox_is_not_lost_while_others_wait() -> None:
-    with pytest.raises(ZeroDivisionError):
-        asyncio.run(read_all(EmptyMailbox(), ListMailbox([TOKEN], ZeroDivisionError())))
+def test_mailboxes_are_told_apart_in_their_order() -> None:
+    async def run() -> None:
+        mailboxes = open_mailboxes(3)
+        async with Arrivals(mailboxes, LONG) as arrivals:
+            put(mailboxes[2], 5)
+            put(mailboxes[0], 1, 2)
+            await asyncio.sleep(0.01)
+            assert await told(arrivals) == [(0, [1, 2]), (2, [5])]
+
+    asyncio.run(run())
+
+
+def test_a_mailbox_that_has_ended_does_not_keep_the_others_from_being_told() -> None:
+    async def run() -> None:
+        first, second = open_mailboxes(2)
+        async with Arrivals([first, second], LONG) as arrivals:
+            put(first, 1, ends=True)
+            assert await told(arrivals) == [(0, [1, -1])]
+            put(second, 2)
+            assert await told(arrivals) == [(1, [2])]
+
+    asyncio.run(run())
+
+
+def test_asking_for_more_when_all_have_ended_is_an_error() -> None:
+    async def run() -> None:
+        mailboxes = open_mailboxes(2)
+        async with Arrivals(mailboxes, LONG) as arrivals:
+            for mailbox in mailboxes:
+                put(mailbox, ends=True)
+            await asyncio.sleep(0.01)
+            assert await told(arrivals) == [(0, [-1]), (1, [-1])]
+            with pytest.raises(EngineError, match="without an answer"):
+                await told(arrivals)
+
+    asyncio.run(run())
 
 
 def test_silence_lasts_until_the_clock_is_restarted() -> None:
     async def run() -> list[bool]:
-        async with Arrivals([EmptyMailbox()], 0.001) as arrivals:
+        async with Arrivals(open_mailboxes(1), 0.001) as arrivals:
             seen = [arrivals.silent]
-            assert await arrivals.next() == []
+            assert await told(arrivals) == []
             seen.append(arrivals.silent)
             arrivals.restart_clock()
             return [*seen, arrivals.silent]
 
     assert asyncio.run(run()) == [False, True, False]
+
+
+def test_a_reader_that_is_silent_itself_is_told_so_though_tokens_arrive() -> None:
+    async def run() -> None:
+        (mailbox,) = open_mailboxes(1)
+        async with Arrivals([mailbox], 0.01) as arrivals:
+            await asyncio.sleep(0.05)
+            put(mailbox, 1)
+            assert arrivals.silent
+            assert await told(arrivals) in ([], [(0, [1])])
+            assert arrivals.silent
+
+    asyncio.run(run())

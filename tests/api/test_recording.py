@@ -62,7 +62,10 @@ def test_a_client_that_left_is_told_as_gone() -> None:
         with httpx.stream("POST", f"http://127.0.0.1:{port}{COMPLETIONS}", json={"prompt": "x", "stream": True}) as it:
             next(it.iter_lines())
         wait_until(lambda: records)
-    assert [record.outcome for record in records] == ["gone"]
+    (record,) = records
+    assert record.outcome == "gone"
+    assert record.usage is not None
+    assert (record.usage.prompt_tokens, record.usage.completion_tokens) == (2, 2)  # what it has got counts
 
 
 def test_a_key_is_told_by_its_name() -> None:

@@ -21,8 +21,10 @@ def main() -> int:
     report = Soak(options.seconds, options.clients, options.seed).run()
     print("acts     ", dict(sorted(report.acts.items())))
     print("answers  ", dict(sorted(report.statuses.items())))
+    print("good     ", dict(sorted(report.good.items())))
     print(f"engine    {report.accepted} accepted, {report.ended} ended, {report.preemptions} preemptions")
-    print(f"memory    {report.grown / 2**20:+.1f} MiB since a third of the time")
+    resident = [round(each / 2**20, 1) for each in report.resident]
+    print(f"memory    {report.grown / 2**20:+.1f} MiB since a third of the time; MiB from then on: {resident}")
     print("problems ", report.problems[:10] or "none")
     unforeseen = set(report.statuses) - FINE - {"0", "499"}
     wrong = report.problems or unforeseen or report.accepted != report.ended or report.grown > MOST_GROWTH

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import orjson
 import psutil
@@ -20,6 +19,7 @@ from isotherm.api.app import create_app
 from isotherm.api.http_metrics import HttpMetrics
 from isotherm.api.record import Record
 from isotherm.api.service import Limits
+from isotherm.daemon.chat_template import ChatTemplate
 from isotherm.daemon.cli.connection import Connection
 from isotherm.daemon.config import key_digest
 from isotherm.daemon.engine import Engine
@@ -29,9 +29,10 @@ from support.api_service import CHAT, COMPLETIONS, make_service, wait_until
 from support.engine_runs import assert_nothing_left, make_engine, running
 from support.fake_runner import FakeRunner
 from support.scripted_engine import VOCAB_SIZE
+from support.soak_wishes import HERMES, MESSAGES, OLLAMA_CHAT, RESPONSES, Ask, Wishes, ends_well
 
 KEYS = ("editor", "agent", "guest")
-LIMITS = Limits(max_body=20_000, body_timeout=0.5, ping_interval=0.05, write_timeout=0.5)
+LIMITS = Limits(max_body=20_000, body_timeout=0.5, ping_interval=0.05, write_timeout=0.5, max_responses=30)
 FINE = {"200", "400", "401", "404", "405", "408", "413", "429"}  # what a client may be answered
 RUBBISH = (
     b"",
@@ -50,18 +51,23 @@ RUBBISH = (
 
 @dataclass
 class Report:
-    """What was seen. statuses: of HTTP answers. accepted, ended: requests of the engine. grown: resident bytes since
-    the end of the first third."""
+    """What was seen. statuses: of HTTP answers. good: answers with 200 by path. accepted, ended: of the engine.
+    resident: bytes, at equal distances from the first third on."""
 
     statuses: Counter[str] = field(default_factory=Counter)
+    good: Counter[str] = field(default_factory=Counter)
     acts: Counter[str] = field(default_factory=Counter)
     accepted: int = 0
     ended: int = 0
     records: int = 0
     preemptions: int = 0
-    grown: int = 0
-    files_left: int = 0
+    resident: list[int] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def grown(self) -> int:
+        """From the first to the least of the last three, in bytes."""
+        return min(self.resident[-3:]) - self.resident[0]
 
 
 class Soak:
@@ -69,13 +75,14 @@ class Soak:
 
     def __init__(self, seconds: float, clients: int, seed: int = 0) -> None:
         self._seconds, self._clients, self._random = seconds, clients, random.Random(seed)
+        self._wishes = Wishes(self._random)
         self.report = Report()
         self._port = 0
 
     def run(self) -> Report:
         """Raises AssertionError if anything is left when all have gone."""
         runner = FakeRunner(num_blocks=60, vocab_size=VOCAB_SIZE, max_context=200, latency_s=0.002)
-        engine = make_engine(runner, max_running=8, max_queued=24)
+        engine = make_engine(runner, max_running=8, max_queued=30)
         with running(engine):
             self._count_accepted(engine)
             with self._serving(engine):
@@ -106,6 +113,8 @@ class Soak:
         def note(record: Record) -> None:
             self.report.records += 1
             self.report.statuses[str(record.status)] += 1
+            if record.status == 200:
+                self.report.good[record.route] += 1
             if record.outcome == "failed":
                 self.report.problems.append(f"{record.route} failed with {record.status}")
 
@@ -117,6 +126,7 @@ class Soak:
             key_names=digests,
             limits=LIMITS,
             sinks=(metrics, note),
+            chat_template=ChatTemplate(HERMES),
         )
         listener = socket.create_server(("127.0.0.1", 0), backlog=1000)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
@@ -141,9 +151,12 @@ class Soak:
         begin = loop.time()
         clients = [asyncio.create_task(self._client(begin + self._seconds)) for _ in range(self._clients)]
         await asyncio.sleep(self._seconds / 3)
-        before = _resident()
+        looks = max(3, min(9, int(self._seconds / 2)))
+        for _ in range(looks):
+            self.report.resident.append(_resident())
+            await asyncio.sleep(self._seconds * 2 / 3 / looks)
         await asyncio.gather(*clients)
-        self.report.grown = _resident() - before
+        self.report.resident.append(_resident())
 
     async def _client(self, end: float) -> None:
         acts: tuple[Callable[[], Awaitable[None]], ...] = (
@@ -156,6 +169,8 @@ class Soak:
             self.rubbish,
             self.stop_sending,
             self.flood,
+            self.aside,
+            self.aside,
             self.look,
             self.hold_connections,
         )
@@ -171,21 +186,28 @@ class Soak:
 
     async def whole(self) -> None:
         """A plain request, read to its end."""
-        reader, writer = await self._ask(self._wish(stream=False))
-        await reader.read()
-        writer.close()
+        ask = self._wishes.next(stream=False)
+        text = await self._answer(ask)
+        if ask.path == RESPONSES and _is_good(text):
+            self._wishes.responses.append(orjson.loads(text.partition(b"\r\n\r\n")[2])["id"])
 
     async def stream(self) -> None:
-        """A stream, which must end as streams end."""
-        reader, writer = await self._ask(self._wish(stream=True))
-        text = await reader.read()
-        writer.close()
-        if b" 200 " in text.partition(b"\r\n")[0] and text.count(b"data: [DONE]") != 1:
-            self.report.problems.append(f"a stream ended in {text[-80:]!r}")
+        """A stream, which must end as streams of its dialect end."""
+        ask = self._wishes.next(stream=True)
+        text = await self._answer(ask)
+        if _is_good(text) and not ends_well(ask.path, text):
+            self.report.problems.append(f"a stream of {ask.path} ended in {text[-200:]!r}")
+
+    async def aside(self) -> None:
+        """What draws no token, or forgets a response."""
+        if self._wishes.responses and self._random.random() < 0.2:
+            await self._look_at(f"{RESPONSES}/{self._wishes.responses[0]}", "agent", method="DELETE")
+        else:
+            await self._answer(self._wishes.aside())
 
     async def leave(self) -> None:
         """Go away at any moment, in one of three ways."""
-        reader, writer = await self._ask(self._wish(stream=self._random.random() < 0.6, max_tokens=150))
+        reader, writer = await self._ask(self._wishes.next(stream=self._random.random() < 0.6, max_tokens=150))
         await asyncio.sleep(self._random.choice((0, 0.001, 0.01, 0.05, 0.2)))
         way = self._random.randrange(3)
         if way == 0:
@@ -201,15 +223,16 @@ class Soak:
 
     async def read_slowly(self) -> None:
         """Leave what comes unread for longer than the server waits."""
-        wish = self._wish(stream=True, max_tokens=150) | {"logprobs": 5}
-        _, writer = await self._ask(wish, path=COMPLETIONS, receive=2048)
+        ask = self._wishes.completion(stream=True, max_tokens=150)
+        _, writer = await self._ask(Ask(ask.path, ask.body | {"logprobs": 5}), receive=2048)
         writer.transport.pause_reading()
         await asyncio.sleep(self._random.choice((0.1, 1.0)))
         writer.transport.abort()
 
     async def rubbish(self) -> None:
         """What is no request."""
-        reader, writer = await self._post(self._random.choice((CHAT, COMPLETIONS)), self._random.choice(RUBBISH))
+        path = self._random.choice((CHAT, COMPLETIONS, RESPONSES, MESSAGES, OLLAMA_CHAT, "/v1/embeddings"))
+        reader, writer = await self._post(path, self._random.choice(RUBBISH))
         await reader.read()
         writer.close()
 
@@ -223,21 +246,23 @@ class Soak:
 
     async def flood(self) -> None:
         """Many at once."""
-        await asyncio.gather(*(self._one_of_many() for _ in range(20)), return_exceptions=True)
+        await asyncio.gather(*(self._one_of_many() for _ in range(12)), return_exceptions=True)
 
     async def _one_of_many(self) -> None:
-        reader, writer = await self._ask(self._wish(stream=True, max_tokens=4))
-        await reader.read()
-        writer.close()
+        await self._answer(self._wishes.next(stream=True, max_tokens=4))
 
     async def look(self) -> None:
         """What operators and strangers do."""
         for path, key in (("/metrics", "editor"), ("/health", ""), ("/version", ""), ("/nowhere", "agent")):
-            reader, writer = await self._connect()
-            head = f"GET {path} HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\nconnection: close\r\n\r\n"
-            writer.write(head.encode())
-            await reader.read()
-            writer.close()
+            await self._look_at(path, key)
+        if self._wishes.responses:
+            await self._look_at(f"{RESPONSES}/{self._wishes.responses[-1]}", "guest")
+
+    async def _look_at(self, path: str, key: str, method: str = "GET") -> None:
+        reader, writer = await self._connect()
+        writer.write(f"{method} {path} HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\nconnection: close\r\n\r\n".encode())
+        await reader.read()
+        writer.close()
 
     async def hold_connections(self) -> None:
         """Connections that say nothing."""
@@ -246,21 +271,15 @@ class Soak:
         for _, writer in held:
             writer.close()
 
-    def _wish(self, *, stream: bool, max_tokens: int | None = None) -> dict[str, Any]:
-        draw = self._random
-        return {
-            "prompt": f"{draw.randrange(6)} " * draw.randrange(1, 40),
-            "stream": stream,
-            "max_tokens": max_tokens or draw.randrange(1, 40),
-            "n": draw.choice((1, 1, 1, 3)),
-            "ignore_eos": draw.random() < 0.5,
-            "stop": draw.choice((None, "a")),
-        }
+    async def _answer(self, ask: Ask) -> bytes:
+        """The whole of it, head included."""
+        reader, writer = await self._ask(ask)
+        text = await reader.read()
+        writer.close()
+        return text
 
-    async def _ask(
-        self, wish: dict[str, Any], path: str = COMPLETIONS, receive: int | None = None
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await self._post(path, orjson.dumps(wish), receive)
+    async def _ask(self, ask: Ask, receive: int | None = None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await self._post(ask.path, orjson.dumps(ask.body), receive)
 
     async def _post(
         self, path: str, body: bytes, receive: int | None = None
@@ -283,6 +302,10 @@ class Soak:
             f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\n"
             f"authorization: Bearer {key}\r\ncontent-length: {length}\r\n\r\n"
         ).encode()
+
+
+def _is_good(answer: bytes) -> bool:
+    return b" 200 " in answer.partition(b"\r\n")[0]
 
 
 def _resident() -> int:
