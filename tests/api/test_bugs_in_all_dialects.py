@@ -1,4 +1,4 @@
-"""Known bugs of other servers, looked for in every dialect, streamed and whole. Numbers in brackets: docs/known_bugs.md."""
+"""Known bugs of other servers, looked for in every dialect, streamed and whole. Numbers in brackets: known_bugs.md."""
 
 import socket
 import threading

@@ -126,6 +126,7 @@ def test_the_access_log_follows_its_file(tmp_path: Path) -> None:
 
 
 def test_http_metrics_count_by_route_status_and_key() -> None:
+    """[57]"""
     metrics, registry = HttpMetrics(), CollectorRegistry()
     registry.register(metrics)
     digest = key_digest("sesame")
