@@ -173,6 +173,13 @@ def test_characters_come_whole(dialect: Dialect) -> None:
 
 @EVERY
 @STREAM
+def test_a_token_that_the_tokenizer_does_not_know_has_no_text(dialect: Dialect, stream: bool) -> None:
+    """[7] A model may have more logits than its tokenizer has tokens."""
+    assert dialect.text(make_service([*says("a"), VOCAB_SIZE, 10**9, *says("b")]), stream) == "ab"
+
+
+@EVERY
+@STREAM
 def test_a_prompt_that_is_too_long_is_a_status(dialect: Dialect, stream: bool) -> None:
     """[58, 68] Before anything of a stream has been sent."""
     service = make_service()

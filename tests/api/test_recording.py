@@ -93,6 +93,8 @@ def test_salts_of_tenants_cannot_be_made_equal() -> None:
 
 
 def test_a_sink_that_fails_fails_no_request(caplog: pytest.LogCaptureFixture) -> None:
+    """[57]"""
+
     def sink(record: Record) -> None:
         raise OSError("no space left")
 

@@ -108,6 +108,7 @@ def test_a_repeat_of_whole_blocks_recomputes_one_block() -> None:
 
 
 def test_the_next_turn_of_a_talk_reuses_the_answer() -> None:
+    """[73]"""
     bench = Bench(FakeRunner(block_size=4))
     prompt = list(range(10))
     bench.complete(make_submit("a", prompt, max_tokens=7))
@@ -171,6 +172,7 @@ def test_the_request_admitted_last_is_preempted_and_keeps_its_output() -> None:
 
 
 def test_recompute_after_preemption_is_not_reported_as_cached() -> None:
+    """[73]"""
     bench = preempting_bench()
     bench.run()
     (finished,) = bench.ends["b"]
