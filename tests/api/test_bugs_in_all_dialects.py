@@ -289,6 +289,61 @@ def test_what_a_template_refuses_is_a_status_with_its_words(dialect: Dialect, st
     assert "roles must alternate" in response.text
 
 
+CALL: Json = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 5}'}}
+TURNS: dict[str, Json] = {
+    "chat": {
+        "messages": [
+            *USER,
+            {"role": "assistant", "content": None, "reasoning": "Hm", "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "c1", "content": "noon"},
+        ]
+    },
+    "messages": {
+        "messages": [
+            *USER,
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "Hm", "signature": "s"},
+                    {"type": "tool_use", "id": "c1", "name": "f", "input": {"a": 5}},
+                ],
+            },
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "noon"}]},
+        ]
+    },
+    "responses": {
+        "input": [
+            *USER,
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm"}]},
+            {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a": 5}'},
+            {"type": "function_call_output", "call_id": "c1", "output": "noon"},
+        ]
+    },
+    "ollama chat": {
+        "messages": [
+            *USER,
+            {"role": "assistant", "thinking": "Hm", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 5}}}]},
+            {"role": "tool", "tool_name": "f", "content": "noon"},
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+@pytest.mark.parametrize("dialect", [each for each in DIALECTS if each.name in TURNS], ids=lambda dialect: dialect.name)
+def test_a_turn_of_thoughts_and_a_call_comes_back(dialect: Dialect, name: str) -> None:
+    """[32, 35] There is no content, which the template looks into all the same."""
+    template = ChatTemplate(
+        "tools </think>{% for m in messages %}[{{ m.role }}:{{ m.content[:9] }}:{{ m." + name + " }}"
+        "{% for call in m.tool_calls %}{{ call.function.arguments.a }}{% endfor %}]{% endfor %}"
+    )
+    service = make_service(chat_template=template)
+    response = dialect.ask(service, False, **TURNS[dialect.name])
+    assert response.status_code == 200, response.text
+    prompt = bytes(service.client.submitted[0].prompt).decode()
+    assert prompt == "tools </think>[user:x:][assistant::Hm5][tool:noon:]"
+
+
 @EVERY
 def test_a_template_of_a_request_is_never_rendered(dialect: Dialect) -> None:
     """[69]"""

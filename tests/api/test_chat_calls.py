@@ -147,6 +147,16 @@ def test_stop_strings_act_before_calls_are_read() -> None:
     assert "tool_calls" not in message
 
 
+@pytest.mark.parametrize("stop", [">!", "</tool_call>!", "}}</tool_call>!"])
+def test_what_was_held_back_to_the_end_is_read_like_the_rest(stop: str) -> None:
+    """[3] It began like a stop string, and ends a call."""
+    choice, deltas = choice_of(CALL, stop=stop), deltas_of(says(CALL, 0.0), stop=stop)
+    assert choice["message"]["content"] is None
+    assert [call["function"] for call in choice["message"]["tool_calls"]] == [{"name": "clock", "arguments": "{}"}]
+    assert (joined(deltas)["content"], joined(deltas)["calls"]) == ("", [["clock", "{}"]])
+    assert choice["finish_reason"] == deltas[-1]["finish_reason"] == "tool_calls"
+
+
 def test_an_unfinished_call_is_told_at_the_end() -> None:
     """[4]"""
     assert choice_of("Hi <tool_call>{")["message"]["content"] == "Hi <tool_call>{"

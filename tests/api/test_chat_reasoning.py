@@ -109,6 +109,13 @@ def test_stop_strings_act_on_reasoning_too() -> None:
     assert (message["reasoning_content"], message["content"]) == ("Hm", "")
 
 
+@pytest.mark.parametrize("stop", [">!", "</think>!"])
+def test_a_tag_that_was_held_back_to_the_end_is_no_text(stop: str) -> None:
+    """[3, 63]"""
+    message = message_of("<think>Hm</think>", stop=stop)
+    assert (message["reasoning_content"], message["content"]) == ("Hm", "")
+
+
 def test_logprobs_cover_reasoning_and_tags() -> None:
     answer = "<think>Hm</think>Yes"
     response = chat(service_of(answer), logprobs=True)

@@ -93,7 +93,6 @@ def test_salts_of_tenants_cannot_be_made_equal() -> None:
 
 
 def test_a_sink_that_fails_fails_no_request(caplog: pytest.LogCaptureFixture) -> None:
-    """[57]"""
 
     def sink(record: Record) -> None:
         raise OSError("no space left")
@@ -128,7 +127,6 @@ def test_the_access_log_follows_its_file(tmp_path: Path) -> None:
 
 
 def test_http_metrics_count_by_route_status_and_key() -> None:
-    """[57]"""
     metrics, registry = HttpMetrics(), CollectorRegistry()
     registry.register(metrics)
     digest = key_digest("sesame")

@@ -212,7 +212,7 @@ def test_cached_blocks_without_users_may_be_more_than_can_be_in_use() -> None:
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """[43, 45, 47] The oracle remembers the whole prefix that was written to each block; hits must find just that there."""
+    """[43, 45, 47] The oracle knows the whole prefix that was written to each block; hits must find just that there."""
 
     @initialize(
         num_blocks=st.integers(1, 10), block_size=st.integers(1, 3), colliding=st.booleans(), away=st.integers(0, 9)

@@ -183,7 +183,6 @@ def test_half_a_surrogate_pair_is_refused(smollm2: Tokenizer) -> None:
 
 
 def test_control_tokens_and_unknown_ids_do_not_show(smollm2: Tokenizer) -> None:
-    """[7]"""
     ids = smollm2.encode("hi", add_special=False)
     assert smollm2.decode([IM_START, *ids, IM_END, -1, 10**9]) == "hi"
 
@@ -192,8 +191,7 @@ def test_token_text_and_bytes() -> None:
     tokenizer = Tokenizer.from_gguf(tiny())
     assert tokenizer.token_text(5) == " ab" and tokenizer.token_bytes(5) == b" ab"
     assert tokenizer.token_text(6) == "�" and tokenizer.token_bytes(6) == b"\xc3"
-    assert tokenizer.token_text(0) == "<|endoftext|>"
-    assert tokenizer.token_bytes(99) == b""
+    assert tokenizer.token_text(0) == "<|endoftext|>" and tokenizer.token_bytes(99) == b""
 
 
 def test_a_sentencepiece_byte_token_is_one_byte(sentencepiece: Tokenizer) -> None:
@@ -213,7 +211,6 @@ def test_pushed_text_equals_decoded_text(smollm2: Tokenizer, sentencepiece: Toke
 
 @given(text=st.text(min_size=1))
 def test_no_push_gives_half_a_character(sentencepiece: Tokenizer, text: str) -> None:
-    """[5]"""
     stream = sentencepiece.detokenizer()
     pieces = [stream.push(3 + byte) for byte in text.encode()]
     assert "".join(pieces) == text and stream.finish() == ""
@@ -221,7 +218,6 @@ def test_no_push_gives_half_a_character(sentencepiece: Tokenizer, text: str) -> 
 
 
 def test_a_character_that_is_never_completed_shows_once_at_the_end(sentencepiece: Tokenizer) -> None:
-    """[5]"""
     stream = sentencepiece.detokenizer()
     assert [stream.push(3 + byte) for byte in "👍".encode()[:3]] == ["", "", ""]
     assert stream.finish() == "�"
