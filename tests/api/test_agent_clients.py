@@ -42,6 +42,7 @@ def url(engine: ScriptedEngine) -> Iterator[str]:
 
 
 def test_langchain_calls_and_comes_back(url: str) -> None:
+    """[11]"""
     from langchain_core.messages import HumanMessage, ToolMessage
     from langchain_openai import ChatOpenAI
 

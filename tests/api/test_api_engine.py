@@ -79,7 +79,7 @@ def test_a_flood_ends_in_one_answer_each_and_leaks_nothing() -> None:
 
 
 def test_a_client_that_leaves_frees_its_blocks() -> None:
-    """[8, 9] Seen on the metrics page too."""
+    """[8, 9, 56] Seen on the metrics page too."""
     with running(latency_s=0.005) as engine, serving(make_service(engine.client, metrics=engine.metrics)) as port:
         base = f"http://127.0.0.1:{port}"
         body = {"prompt": "x" * 20, "max_tokens": 100, "ignore_eos": True, "stream": True, "n": 2}
@@ -87,7 +87,9 @@ def test_a_client_that_leaves_frees_its_blocks() -> None:
             next(response.iter_lines())
         assert_nothing_left(engine)
         page = httpx.get(base + "/metrics").text
-        assert "isotherm" in page
+        assert "\nisotherm_requests_running 0.0\n" in page
+        assert "\nisotherm_kv_cache_usage_ratio 0.0\n" in page
+        assert 'isotherm_request_finished_total{reason="abort"} 2.0' in page
         assert engine.stats().generated_tokens < 200
 
 

@@ -1,4 +1,4 @@
-"""Tools in /v1/chat/completions. Rows: of the list of known bugs of other servers."""
+"""Tools in /v1/chat/completions. Numbers in brackets: a known bug of other servers."""
 
 import json
 from typing import Any
@@ -49,7 +49,8 @@ def joined(deltas: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=IDS)
-def test_row_64_whole_and_streamed_answers_say_the_same(family: Family) -> None:
+def test_whole_and_streamed_answers_say_the_same(family: Family) -> None:
+    """[64]"""
     template = family.template + "{{ 'P' }}" + family.prefix
     choice = choice_of(family.answer, template)
     deltas = deltas_of(says(family.answer, 0.0), template)
@@ -62,7 +63,8 @@ def test_row_64_whole_and_streamed_answers_say_the_same(family: Family) -> None:
     assert choice["finish_reason"] == deltas[-1]["finish_reason"] == "tool_calls"
 
 
-def test_rows_10_11_75_index_counts_and_names_come_once() -> None:
+def test_index_counts_and_names_come_once() -> None:
+    """[10, 11, 75]"""
     calls = [
         delta["delta"]["tool_calls"] for delta in deltas_of(says(CALL + CALL, 0.0)) if "tool_calls" in delta["delta"]
     ]
@@ -89,8 +91,8 @@ def test_rows_10_11_75_index_counts_and_names_come_once() -> None:
         (CALL.replace("clock", "other"), {}, "stop"),
     ],
 )
-def test_rows_16_17_18_finish_reason(answer: str, fields: dict[str, Any], reason: str) -> None:
-    """tool_calls only if a call was told, and in both modes."""
+def test_finish_reason(answer: str, fields: dict[str, Any], reason: str) -> None:
+    """[16, 17, 18] tool_calls only if a call was told, and in both modes."""
     assert choice_of(answer, **fields)["finish_reason"] == reason
     assert deltas_of(says(answer, 0.0), **fields)[-1]["finish_reason"] == reason
     message = choice_of(answer, **fields)["message"]
@@ -98,7 +100,8 @@ def test_rows_16_17_18_finish_reason(answer: str, fields: dict[str, Any], reason
     assert message.get("tool_calls") != []
 
 
-def test_row_19_deltas_of_calls_have_no_content() -> None:
+def test_deltas_of_calls_have_no_content() -> None:
+    """[19]"""
     deltas = [delta["delta"] for delta in deltas_of(says("Hi" + CALL, 0.0))]
     assert deltas[0] == {"role": "assistant", "content": ""}
     assert [list(delta) for delta in deltas[1:]] == [
@@ -109,7 +112,8 @@ def test_row_19_deltas_of_calls_have_no_content() -> None:
     ]
 
 
-def test_row_20_role_comes_first_for_every_choice() -> None:
+def test_role_comes_first_for_every_choice() -> None:
+    """[20]"""
     data = chunks(chat(service_of(says(CALL, 0.0)), tools=FIELDS, stream=True, n=2))
     assert [each["choices"][0]["delta"].get("role") for each in data[:2]] == ["assistant", "assistant"]
     assert all("role" not in each["choices"][0]["delta"] for each in data[2:])
@@ -136,18 +140,31 @@ def test_one_call_ends_the_answer_where_calls_are_not_parallel() -> None:
         assert engine.aborted == [(engine.submitted[0].request_id, "stop")]
 
 
-def test_rows_1_2_stop_strings_act_before_calls_are_read() -> None:
+def test_stop_strings_act_before_calls_are_read() -> None:
+    """[1, 2]"""
     message = choice_of("Hi STOP" + CALL, stop="STOP")["message"]
     assert message["content"] == "Hi "
     assert "tool_calls" not in message
 
 
-def test_row_4_an_unfinished_call_is_told_at_the_end() -> None:
+@pytest.mark.parametrize("stop", [">!", "</tool_call>!", "}}</tool_call>!"])
+def test_what_was_held_back_to_the_end_is_read_like_the_rest(stop: str) -> None:
+    """[3] It began like a stop string, and ends a call."""
+    choice, deltas = choice_of(CALL, stop=stop), deltas_of(says(CALL, 0.0), stop=stop)
+    assert choice["message"]["content"] is None
+    assert [call["function"] for call in choice["message"]["tool_calls"]] == [{"name": "clock", "arguments": "{}"}]
+    assert (joined(deltas)["content"], joined(deltas)["calls"]) == ("", [["clock", "{}"]])
+    assert choice["finish_reason"] == deltas[-1]["finish_reason"] == "tool_calls"
+
+
+def test_an_unfinished_call_is_told_at_the_end() -> None:
+    """[4]"""
     assert choice_of("Hi <tool_call>{")["message"]["content"] == "Hi <tool_call>{"
     assert joined(deltas_of(says("Hi <tool_call>{", 0.0)))["content"] == "Hi <tool_call>{"
 
 
-def test_rows_5_6_characters_are_whole_in_arguments() -> None:
+def test_characters_are_whole_in_arguments() -> None:
+    """[5, 6]"""
     answer = '<tool_call>{"name": "get_weather", "arguments": {"city": "☕ü"}}</tool_call>'
     deltas = deltas_of(says(answer, 0.0))
     assert joined(deltas)["calls"] == [["get_weather", '{"city": "☕ü"}']]
@@ -156,8 +173,8 @@ def test_rows_5_6_characters_are_whole_in_arguments() -> None:
     assert choice_of(broken)["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": "\ufffd'
 
 
-def test_row_24_each_token_has_its_logprobs_once() -> None:
-    """Also those of a call's syntax, which are no text."""
+def test_each_token_has_its_logprobs_once() -> None:
+    """[24] Also those of a call's syntax, which are no text."""
     answer = "Hi" + CALL
     whole = choice_of(answer, logprobs=True)["logprobs"]["content"]
     assert "".join(each["token"] for each in whole) == answer
@@ -165,7 +182,8 @@ def test_row_24_each_token_has_its_logprobs_once() -> None:
     assert [token for part in streamed for token in part] == whole
 
 
-def test_row_30_choices_have_calls_of_their_own() -> None:
+def test_choices_have_calls_of_their_own() -> None:
+    """[30]"""
     answers = iter(["one", CALL, "three"])
     engine = ScriptedEngine(lambda submit: says(next(answers), 0.001))
     service = make_service(engine, chat_template=ChatTemplate(HERMES))
@@ -174,14 +192,15 @@ def test_row_30_choices_have_calls_of_their_own() -> None:
     assert [each["finish_reason"] for each in choices] == ["stop", "tool_calls", "stop"]
 
 
-def test_row_31_children_draw_differently_with_tools() -> None:
+def test_children_draw_differently_with_tools() -> None:
+    """[31]"""
     service = service_of("Hi")
     chat(service, tools=FIELDS, n=2, seed=3)
     assert [submit.sampling.seed for submit in service.client.submitted] == [3, 4]
 
 
-def test_rows_32_33_messages_with_calls_come_back() -> None:
-    """Null content is a text, arguments are an object for the template, no calls are none."""
+def test_messages_with_calls_come_back() -> None:
+    """[32, 33] Null content is a text, arguments are an object for the template, no calls are none."""
     service = service_of("ok")
     call = {"id": "call_1", "type": "function", "function": {"name": "clock", "arguments": '{"a": 5}'}}
     messages = [
@@ -195,7 +214,8 @@ def test_rows_32_33_messages_with_calls_come_back() -> None:
     assert prompt.split("\n")[:4] == ["tools <tool_call> user: x", "assistant: ", "5tool: noon", "assistant: y"]
 
 
-def test_row_34_a_template_refuses_by_its_own_words() -> None:
+def test_a_template_refuses_by_its_own_words() -> None:
+    """[34]"""
     response = chat(service_of("ok", "tools {{ raise_exception('no tools, please') }}"), tools=FIELDS)
     assert (response.status_code, response.json()["error"]["param"]) == (400, "messages")
     assert "no tools, please" in response.json()["error"]["message"]

@@ -55,6 +55,7 @@ def test_required_calls_are_of_the_tools() -> None:
 
 
 def test_a_named_call_is_that_one_and_ends_with_stop() -> None:
+    """[16]"""
     made = structure_of(HERMES, tools=FIELDS, tool_choice=NAMED)
     assert accepts(made, CALL, f"{CALL}\n{CALL}", WEATHER) == [True, False, False]
     choice = chat(service_of(HERMES), tools=FIELDS, tool_choice=NAMED).json()["choices"][0]
@@ -62,7 +63,8 @@ def test_a_named_call_is_that_one_and_ends_with_stop() -> None:
     assert choice["message"]["tool_calls"][0]["function"] == {"name": "clock", "arguments": "{}"}
 
 
-def test_row_16_a_required_call_ends_with_tool_calls() -> None:
+def test_a_required_call_ends_with_tool_calls() -> None:
+    """[16]"""
     choice = chat(service_of(HERMES), tools=FIELDS, tool_choice="required").json()["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
 

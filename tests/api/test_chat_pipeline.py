@@ -55,10 +55,8 @@ def told(
 
 @REPETITIONS
 @given(family=st.sampled_from(FAMILIES), cuts=CUTS, batches=CUTS, end=st.integers(0, 4000), broken=st.booleans())
-def test_rows_5_12_63_tokens_may_end_anywhere(
-    family: Family, cuts: list[int], batches: list[int], end: int, broken: bool
-) -> None:
-    """Inside of characters and of tags; also where the answer ends too early."""
+def test_tokens_may_end_anywhere(family: Family, cuts: list[int], batches: list[int], end: int, broken: bool) -> None:
+    """[5, 12, 63] Inside of characters and of tags; also where the answer ends too early."""
     answer = family.answer.encode()[: end if broken else None]
     whole, *_ = told(family, answer, [], [])
     events, *_ = told(family, answer, cuts, batches)
@@ -68,9 +66,8 @@ def test_rows_5_12_63_tokens_may_end_anywhere(
 
 @REPETITIONS
 @given(family=st.sampled_from(FAMILIES), cuts=CUTS, batches=CUTS, stop=st.text('aeG\n<"{}', min_size=1, max_size=3))
-def test_rows_1_2_3_stop_strings_end_the_same_text(
-    family: Family, cuts: list[int], batches: list[int], stop: str
-) -> None:
+def test_stop_strings_end_the_same_text(family: Family, cuts: list[int], batches: list[int], stop: str) -> None:
+    """[1, 2, 3]"""
     answer = family.answer.encode()
     events, *_ = told(family, answer, cuts, batches, (stop,))
     cut, found, _ = family.answer.partition(stop)
@@ -83,10 +80,10 @@ def test_rows_1_2_3_stop_strings_end_the_same_text(
 
 @REPETITIONS
 @given(family=st.sampled_from(FAMILIES), cuts=CUTS, batches=CUTS, single=st.booleans())
-def test_row_24_how_messages_are_gathered_changes_nothing(
+def test_how_messages_are_gathered_changes_nothing(
     family: Family, cuts: list[int], batches: list[int], single: bool
 ) -> None:
-    """Not the tokens that are reported, nor any count, even where the first call ends the answer."""
+    """[24] Not the tokens that are reported, nor any count, even where the first call ends the answer."""
     answer = family.answer.encode()
     one_by_one = told(family, answer, cuts, list(range(len(answer) + 2)), single=single)
     gathered = told(family, answer, cuts, batches, single=single)

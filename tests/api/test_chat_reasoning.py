@@ -1,4 +1,4 @@
-"""Reasoning in /v1/chat/completions, and answers that go on with a message. Rows: of the list of known bugs."""
+"""Reasoning in /v1/chat/completions, and answers that go on with a message. Numbers in brackets: a known bug."""
 
 from dataclasses import replace
 from typing import Any
@@ -53,9 +53,8 @@ def prompt_of(template: str, **fields: Any) -> str:
         ("<|channel|><|message|>", "Yes", None, "Yes"),
     ],
 )
-def test_rows_63_64_reasoning_is_parted_in_both_modes(
-    template: str, answer: str, reasoning: str | None, content: str
-) -> None:
+def test_reasoning_is_parted_in_both_modes(template: str, answer: str, reasoning: str | None, content: str) -> None:
+    """[63, 64]"""
     message = message_of(answer, template)
     assert (message.get("reasoning_content"), message["content"]) == (reasoning, content)
     data = chunks(chat(service_of(answer, template), stream=True))
@@ -64,7 +63,8 @@ def test_rows_63_64_reasoning_is_parted_in_both_modes(
     assert "".join(delta.get("content", "") for delta in deltas) == content
 
 
-def test_row_62_reasoning_has_one_name_or_two() -> None:
+def test_reasoning_has_one_name_or_two() -> None:
+    """[62]"""
     service = service_of("<think>Hm</think>Yes")
     assert "reasoning" not in chat(service).json()["choices"][0]["message"]
     both = replace(service, reasoning_names=("reasoning_content", "reasoning"))
@@ -75,7 +75,8 @@ def test_row_62_reasoning_has_one_name_or_two() -> None:
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
-def test_rows_35_62_reasoning_is_taken_back_under_both_names(name: str) -> None:
+def test_reasoning_is_taken_back_under_both_names(name: str) -> None:
+    """[35, 62]"""
     template = "</think>{{ messages[1].reasoning_content }}+{{ messages[1].reasoning }}"
     messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", name: "Hm"}]
     assert prompt_of(template, messages=messages) == "</think>Hm+Hm"
@@ -105,6 +106,13 @@ def test_reasoning_can_be_left_out() -> None:
 
 def test_stop_strings_act_on_reasoning_too() -> None:
     message = message_of("<think>Hm STOP</think>Yes", stop="STOP")
+    assert (message["reasoning_content"], message["content"]) == ("Hm", "")
+
+
+@pytest.mark.parametrize("stop", [">!", "</think>!"])
+def test_a_tag_that_was_held_back_to_the_end_is_no_text(stop: str) -> None:
+    """[3, 63]"""
+    message = message_of("<think>Hm</think>", stop=stop)
     assert (message["reasoning_content"], message["content"]) == ("Hm", "")
 
 

@@ -17,7 +17,7 @@ from isotherm.daemon.errors import EngineError, OverloadedError
 from isotherm.daemon.status import EngineStats
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
-from support.api_service import CHAT, MODEL, call, chat, complete, make_service
+from support.api_service import CHAT, COMPLETIONS, MODEL, call, chat, complete, make_service
 from support.scripted_engine import ScriptedEngine
 
 MESSAGES = [{"role": "user", "content": "x"}]
@@ -97,7 +97,7 @@ def test_a_field_of_several_kinds_is_named_as_the_client_did() -> None:
 
 
 def test_metrics_are_not_empty() -> None:
-    """[56, 57]"""
+    """[56]"""
     response = call(make_service(), "GET", "/metrics")
     assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert response.text == "isotherm_up 1.0\n"
@@ -211,6 +211,25 @@ def test_overload_is_found_before_the_prompt_is_encoded() -> None:
     """[53]"""
     engine = ScriptedEngine(lambda submit: [], refuse=OverloadedError("full", 2.5))
     assert chat(make_service(engine, tokenizer=None)).status_code == 429
+
+
+@pytest.mark.parametrize(("part", "read"), [(0, 0), (5, 10)], ids=["before the body", "during the body"])
+def test_a_queue_that_is_full_by_then_is_found_before_more_work_goes_into_a_request(part: int, read: int) -> None:
+    """[53] Before a body is read, and, where it was long in coming, once more before its prompt is encoded."""
+    engine = ScriptedEngine(lambda submit: [])
+    parts: list[int] = []
+
+    async def body() -> AsyncIterator[bytes]:
+        for number in range(10):
+            parts.append(number)
+            if number == part:
+                engine.refuse = OverloadedError("full", 2.5)
+            yield b'{"prompt":"x"}' if number == 9 else b" "
+
+    engine.refuse = None if part else OverloadedError("full", 2.5)
+    service = make_service(engine, tokenizer=None)
+    response = call(service, "POST", COMPLETIONS, content=body(), headers={"content-type": "application/json"})
+    assert (response.status_code, len(parts)) == (429, read)
 
 
 def test_engine_failure_is_503() -> None:

@@ -96,6 +96,7 @@ def test_salts_of_tenants_cannot_be_made_equal() -> None:
 
 
 def test_a_sink_that_fails_fails_no_request(caplog: pytest.LogCaptureFixture) -> None:
+
     def sink(record: Record) -> None:
         raise OSError("no space left")
 

@@ -53,6 +53,7 @@ def test_anthropic() -> None:
 
 
 def test_anthropic_stream() -> None:
+    """[64, 65]"""
     events = sse(post("/v1/messages", {**ANTHROPIC, "stream": True}).text)
     kinds = [event["content_block"]["type"] for event in events if event["type"] == "content_block_start"]
     written = [event["delta"]["partial_json"] for event in events if event.get("delta", {}).get("partial_json")]
@@ -63,6 +64,7 @@ def test_anthropic_stream() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_responses(stream: bool) -> None:
+    """[64]"""
     tools = [{"type": "function", "name": name, "parameters": NOTHING} for name in NAMES]
     answer = post("/v1/responses", {"input": "x", "tools": tools, "stream": stream})
     response = sse(answer.text)[-1]["response"] if stream else answer.json()
@@ -73,6 +75,7 @@ def test_responses(stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_ollama(stream: bool) -> None:
+    """[10, 18, 64]"""
     answer = post("/api/chat", {"messages": USER, "tools": FUNCTIONS, "stream": stream})
     lines = [json.loads(line) for line in answer.text.splitlines()]
     messages = [line["message"] for line in lines]

@@ -27,6 +27,18 @@ def test_allowed_tokens_reach_the_sampler() -> None:
     assert submitted(allowed_token_ids=[3, 5, 3]).sampling.allowed_token_ids == {3, 5}
 
 
+@pytest.mark.parametrize("token", [64, 2**31, 2**63, 2**64])
+def test_ids_outside_the_vocabulary_are_refused(token: int) -> None:
+    """[7] And the engine goes on."""
+    fields = {"prompt": [token], "logit_bias": {str(token): 1}, "allowed_token_ids": [token], "stop_token_ids": [token]}
+    with running(make_engine(FakeRunner())) as client:
+        service = make_service(client)
+        for name, value in fields.items():
+            error = complete(service, **{"prompt": [1], "max_tokens": 1, name: value}).json()["error"]
+            assert error["param"].startswith(name)
+        assert complete(service, [1], max_tokens=1).status_code == 200
+
+
 def test_bad_words_are_banned_with_and_without_a_space() -> None:
     assert submitted(bad_words=["ab"]).sampling.bad_words == ((97, 98), (32, 97, 98))
 

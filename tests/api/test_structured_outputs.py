@@ -126,6 +126,7 @@ def test_two_forms_are_refused_by_both_names() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_unsupported_schema_is_a_400_that_names_the_keyword(stream: bool) -> None:
+    """[36, 40]"""
     response = chat(make_service(), response_format=named({"type": "array", "uniqueItems": True}), stream=stream)
     error = response.json()["error"]
     assert response.status_code == 400 and response.headers["x-should-retry"] == "false"

@@ -1,4 +1,4 @@
-"""Each family's way to call and to think, cut anywhere. Rows: of the list of known bugs of other servers."""
+"""Each family's way to call and to think, cut anywhere. Numbers in brackets: a known bug of other servers."""
 
 import re
 from itertools import pairwise
@@ -41,7 +41,8 @@ def test_every_format_is_tested() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=IDS)
-def test_row_13_calls_of_a_family_in_one_piece(family: Family) -> None:
+def test_calls_of_a_family_in_one_piece(family: Family) -> None:
+    """[13]"""
     events = EventLog()
     spoken = speech(family.template, events)
     assert spoken.format.name == family.format
@@ -52,7 +53,8 @@ def test_row_13_calls_of_a_family_in_one_piece(family: Family) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=IDS)
-def test_row_12_a_character_at_a_time(family: Family) -> None:
+def test_a_character_at_a_time(family: Family) -> None:
+    """[12]"""
     spoken = speech(family.template)
     whole = read(spoken, [family.answer], family.prefix)
     assert without_ids(read(spoken, list(family.answer), family.prefix)) == without_ids(whole)
@@ -61,8 +63,8 @@ def test_row_12_a_character_at_a_time(family: Family) -> None:
 @pytest.mark.parametrize("family", FAMILIES, ids=IDS)
 @settings(max_examples=15, deadline=None)
 @given(cuts=st.lists(st.integers(0, 2000), max_size=12), end=st.integers(0, 2000))
-def test_row_14_random_cuts_of_whole_and_broken_answers(family: Family, cuts: list[int], end: int) -> None:
-    """Also of answers that end in the middle, and of what follows an end too early."""
+def test_random_cuts_of_whole_and_broken_answers(family: Family, cuts: list[int], end: int) -> None:
+    """[14] Also of answers that end in the middle, and of what follows an end too early."""
     spoken = speech(family.template)
     for text in (family.answer, family.answer[:end], family.answer[:end] + " and so on"):
         whole = read(spoken, [text], family.prefix)
@@ -72,8 +74,8 @@ def test_row_14_random_cuts_of_whole_and_broken_answers(family: Family, cuts: li
 @pytest.mark.parametrize("family", FAMILIES, ids=IDS)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_row_13_shuffled_syntax_raises_nothing(family: Family, data: st.DataObject) -> None:
-    """And is read the same however it is cut."""
+def test_shuffled_syntax_raises_nothing(family: Family, data: st.DataObject) -> None:
+    """[13] And is read the same however it is cut."""
     words = re.findall(r"<[^<>]*>|\[[A-Z_]+\]|\w+|\s+|.", family.answer)
     text = "".join(data.draw(st.lists(st.sampled_from([*words, "NaN", "'", "[", '"\\']), max_size=60)))
     spoken = speech(family.template)
@@ -83,8 +85,8 @@ def test_row_13_shuffled_syntax_raises_nothing(family: Family, data: st.DataObje
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=IDS)
-def test_row_15_arguments_in_json_are_the_models_own_text(family: Family) -> None:
-    """Never written anew: what was told is a beginning of what the model wrote."""
+def test_arguments_in_json_are_the_models_own_text(family: Family) -> None:
+    """[15] Never written anew: what was told is a beginning of what the model wrote."""
     spoken = speech(family.template)
     if family.format in ("pythonic", "json", "qwen3_coder", "glm", "minimax", "deepseek_v3.2"):
         return
@@ -127,8 +129,8 @@ def test_without_tools_nothing_is_a_call(family: Family) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=IDS)
-def test_row_3_no_text_is_lost(family: Family) -> None:
-    """A foreign word anywhere in an answer is told, be it as text, reasoning or arguments."""
+def test_no_text_is_lost(family: Family) -> None:
+    """[3] A foreign word anywhere in an answer is told, be it as text, reasoning or arguments."""
     spoken = speech(family.template)
     for place in range(len(family.answer) + 1):
         broken = family.answer[:place] + "wörd" + family.answer[place:]

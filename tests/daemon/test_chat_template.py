@@ -51,6 +51,7 @@ def test_blocks_leave_no_blank_lines_behind() -> None:
 
 
 def test_bos_and_eos_tokens_are_defined() -> None:
+    """[34]"""
     assert render("{{ bos_token }}x{{ eos_token }}") == "<s>x</s>"
 
 
@@ -91,11 +92,13 @@ def test_strftime_now_formats_the_date() -> None:
 
 
 def test_raise_exception_becomes_the_clients_error_in_the_templates_words() -> None:
+    """[34]"""
     error = refusal("{{ raise_exception('roles must alternate') }}")
     assert "roles must alternate" in str(error) and error.param == "messages"
 
 
 def test_a_failing_template_becomes_the_clients_error() -> None:
+    """[32]"""
     error = refusal("{{ messages[0].content + 1 }}")
     assert "can only concatenate str" in str(error) and error.param == "messages"
 
@@ -106,6 +109,7 @@ def test_a_model_without_a_template_points_to_completions() -> None:
 
 
 def test_null_content_is_an_empty_string() -> None:
+    """[32]"""
     assert seen({"role": "assistant", "content": None})["content"] == ""
     assert seen({"role": "assistant"})["content"] == ""
 
@@ -142,6 +146,7 @@ def test_no_messages_are_refused() -> None:
 
 @pytest.mark.parametrize("calls", [[], None])
 def test_empty_tool_calls_are_absent(calls: Any) -> None:
+    """[33]"""
     assert "tool_calls" not in seen({"role": "assistant", "content": "x", "tool_calls": calls})
 
 
@@ -172,6 +177,7 @@ def test_malformed_tool_calls_are_refused(calls: Any) -> None:
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
 def test_reasoning_is_given_under_both_names(name: str) -> None:
+    """[35, 62]"""
     message = seen({"role": "assistant", "content": "x", name: "because"})
     assert message["reasoning"] == message["reasoning_content"] == "because"
 
@@ -208,6 +214,7 @@ def test_a_huge_template_is_a_model_error() -> None:
     ],
 )
 def test_the_sandbox_holds(source: str) -> None:
+    """[69]"""
     refusal(source)
 
 
@@ -234,6 +241,7 @@ def test_the_sandbox_holds(source: str) -> None:
     ],
 )
 def test_templates_cannot_ask_for_gigabytes(source: str) -> None:
+    """[69]"""
     refusal(source)
 
 

@@ -39,6 +39,7 @@ def asked() -> set[str]:
 
 
 def test_every_query_names_a_metric_that_exists() -> None:
+    """[55]"""
     known = {family.name + suffix for family in families() for suffix in _SUFFIXES[family.type]}
     assert asked()
     assert asked() - known == set()

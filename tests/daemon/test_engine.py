@@ -60,6 +60,7 @@ def test_there_are_logprobs_for_each_token():
 
 
 def test_a_seeded_text_does_not_depend_on_the_load():
+    """[31]"""
     sampled = {"temperature": 1.0, "seed": 5, "max_tokens": 12}
     with running(make_engine()) as client:
         alone = tokens_of(messages_of(client.submit(request("alone", **sampled))))
@@ -84,6 +85,7 @@ def test_the_async_side_reads_while_the_engine_runs():
 
 
 def test_a_flood_on_a_tiny_pool_ends_in_as_many_answers():
+    """[50, 52]"""
     engine = make_engine(FakeRunner(num_blocks=8, max_context=24))
     with running(engine) as client:
         boxes = [client.submit(request(f"r{i}", (i % 7, i % 5, 1), max_tokens=12)) for i in range(200)]
@@ -94,6 +96,7 @@ def test_a_flood_on_a_tiny_pool_ends_in_as_many_answers():
 
 
 def test_a_full_queue_refuses_at_once_while_a_step_runs():
+    """[53]"""
     runner = GatedRunner()
     with running(make_engine(runner, max_queued=4)) as client:
         boxes = [client.submit(request("running"))]
@@ -174,7 +177,7 @@ def test_broken_logits_fail_only_their_own_request():
 
 
 def test_a_token_outside_the_vocabulary_fails_only_its_own_request(monkeypatch):
-    """The step that it would be part of fails all requests in it."""
+    """[7] The step that it would be part of fails all requests in it."""
     monkeypatch.setattr("isotherm.daemon.engine.Sampler", WildSampler)
     engine = make_engine()
     with running(engine) as client:
@@ -218,6 +221,7 @@ def test_an_unexpected_error_at_the_queue_is_an_engine_error(monkeypatch):
 
 @pytest.mark.parametrize("state", ["in the inbox", "waiting", "in a step", "preempted"])
 def test_an_abort_ends_a_request_in_any_state_and_frees_its_blocks(state):
+    """[9]"""
     runner = GatedRunner(num_blocks=8, max_context=32)
     engine = make_engine(runner, max_running=2 if state == "preempted" else 1)
     first, second = request("first", max_tokens=28), request("second", (4, 5), max_tokens=28)
@@ -307,6 +311,7 @@ def test_a_closed_event_loop_aborts_its_requests_and_spares_the_engine():
 
 
 def test_usage_and_metrics_agree():
+    """[54, 56]"""
     engine = make_engine()
     with running(engine) as client:
         boxes = [client.submit(request(f"r{i}", (1, 2, 3, 4, 5, 6, 7, 8, i))) for i in range(4)]

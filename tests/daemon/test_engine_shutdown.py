@@ -55,6 +55,7 @@ def test_stop_ends_running_waiting_and_untaken_requests():
 
 
 def test_a_drain_that_runs_out_of_time_stops():
+    """[67]"""
     runner = GatedRunner()
     engine = make_engine(runner)
     engine.start()
@@ -66,6 +67,7 @@ def test_a_drain_that_runs_out_of_time_stops():
 
 
 def test_a_step_that_hangs_cannot_hold_up_the_shutdown():
+    """[67]"""
     runner = GatedRunner()
     engine = make_engine(runner)
     engine.start()

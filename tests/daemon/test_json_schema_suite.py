@@ -52,6 +52,7 @@ def draw(source: str) -> list[str]:
 
 @pytest.mark.parametrize("file", sorted(cases()))
 def test_what_is_accepted_is_kept_and_the_rest_refused_by_name(file: str) -> None:
+    """[36]"""
     for case in cases()[file]:
         schema = case["schema"]
         try:

@@ -40,6 +40,7 @@ def test_what_is_forgotten_is_not_found_again() -> None:
 
 
 def test_at_least_one_token_of_a_known_prompt_is_computed() -> None:
+    """[74]"""
     pool = BlockPool(8, 2)
     filled(pool, [1, 2, 3, 4])
     assert [num_hits(pool, [1, 2, 3, 4][:n]) for n in range(1, 5)] == [0, 0, 1, 1]
@@ -62,6 +63,7 @@ def test_a_block_is_not_found_after_another_prefix() -> None:
 
 
 def test_salts_separate_caches() -> None:
+    """[44, 46]"""
     pool = BlockPool(8, 2)
     filled(pool, [1, 2, 3], salt="alice")
     assert num_hits(pool, [1, 2, 3], salt="bob") == 0
@@ -76,6 +78,7 @@ def test_equal_prompts_of_two_salts_are_cached_side_by_side() -> None:
 
 
 def test_colliding_hashes_do_not_mix_prefixes() -> None:
+    """[45, 47]"""
     pool = BlockPool(8, 2, digest=lambda _: b"same")
     filled(pool, [1, 1, 2, 2], salt="alice")
     assert num_hits(pool, [2, 2, 1, 1, 5], salt="alice") == 0
@@ -209,7 +212,7 @@ def test_cached_blocks_without_users_may_be_more_than_can_be_in_use() -> None:
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """The oracle remembers the whole prefix that was written to each block; hits must find just that there."""
+    """[43, 45, 47] The oracle knows the whole prefix that was written to each block; hits must find just that there."""
 
     @initialize(
         num_blocks=st.integers(1, 10), block_size=st.integers(1, 3), colliding=st.booleans(), away=st.integers(0, 9)

@@ -90,6 +90,7 @@ ONE, SOME, TWO = ([0] * 5, [6]), ([CPU, 0, CPU, 0, CPU], [5]), ([0, 1, 0, CPU, 1
 def test_conversations_that_are_taken_up_again_go_on_as_on_the_cpu(
     kind: str, dense: list[int], kv_blocks: list[int], model: Model, expected: Callable[[str], Said]
 ) -> None:
+    """[47]"""
     with offloading(model, dense, kv_blocks, kv_cache=kind) as runner:
         assert runner.num_resident == min(kv_blocks)
         said, bench = talk(runner)

@@ -30,6 +30,7 @@ def make_metrics(stats: EngineStats | None = None, events: EventLog | None = Non
 
 
 def test_a_request_observes_each_latency_once_and_a_gap_per_further_token():
+    """[54]"""
     metrics = make_metrics()
     timer = RequestTimer(metrics, arrived=100.0)
     for now in (101.0, 102.0):

@@ -27,5 +27,6 @@ def test_numbers_are_told_from_digits_in_texts(text: str, reached: bool) -> None
 @pytest.mark.parametrize(
     ("source", "kept"), [('start: "<" %json {"type": "integer"}', True), ("start: /[0-9]+/", False)]
 )
-def test_row_38_numbers_of_json_in_a_grammar_are_kept_short(source: str, kept: bool) -> None:
+def test_numbers_of_json_in_a_grammar_are_kept_short(source: str, kept: bool) -> None:
+    """[38]"""
     assert Structures(ByteTokenizer()).compile(Structure("lark", source)).is_json is kept

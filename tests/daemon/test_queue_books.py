@@ -54,6 +54,7 @@ def test_the_refusal_says_whether_the_queue_or_a_share_is_full() -> None:
     arrivals=st.lists(st.tuples(st.sampled_from(["", "a", "b", "c"]), st.integers(1, 100)), max_size=60),
 )
 def test_the_bounds_hold_whoever_comes(limits: tuple[int, int], arrivals: list[tuple[str, int]]) -> None:
+    """[53]"""
     queue = books(*limits)
     waiting: list[int] = []
     for tenant, tokens in arrivals:

@@ -102,6 +102,7 @@ def test_a_prompt_in_chunks_of_any_size(size: int, witness: Witness) -> None:
 
 @pytest.mark.parametrize("length", [15, 16, 17, 32, 44])
 def test_after_a_prefix_hit(length: int, witness: Witness) -> None:
+    """[42]"""
     bench = witness.bench()
     bench.complete(submit_of("before", PROMPT[:length], 1))
     bench.complete(submit_of("a", PROMPT))
@@ -111,6 +112,7 @@ def test_after_a_prefix_hit(length: int, witness: Witness) -> None:
 
 @pytest.mark.parametrize("step", [1, 3, 4, 9])
 def test_after_preemption(step: int, witness: Witness) -> None:
+    """[49]"""
     bench = witness.bench(max_step_tokens=16)
     bench.submit(submit_of("a", PROMPT))
     for _ in range(step):

@@ -227,6 +227,7 @@ def test_no_logprobs_unless_asked_for():
 
 
 def test_logprobs_are_the_log_softmax_of_the_raw_logits():
+    """[25]"""
     logits = logits_of(9, 50)
     expected = logits - np.log(np.exp(logits.astype(np.float64)).sum())
     sampler = Sampler(params(logprobs=3, temperature=5.0, top_k=2, logit_bias=((0, 50.0),)), ())
@@ -257,6 +258,8 @@ def test_ranked_is_a_full_stable_sort_cut_short(seed, size, count, levels):
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=30), st.integers(-(2**63), 2**64 - 1))
 def test_the_same_seed_gives_the_same_tokens_however_requests_interleave(order, seed):
+    """[31]"""
+
     def stream(owner: int, step: int) -> np.ndarray:
         return logits_of(owner * 1000 + step, 40)
 

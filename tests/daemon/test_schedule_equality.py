@@ -25,6 +25,7 @@ def test_a_request_is_the_same_alone_and_among_fifteen(max_step_tokens: int) -> 
 
 @pytest.mark.parametrize("step", range(6))
 def test_a_request_is_the_same_after_preemption_at_any_step(step: int) -> None:
+    """[49]"""
     bench = Bench(FakeRunner(max_step_tokens=8))
     bench.submit(make_submit("a", PROMPT, max_tokens=6))
     for _ in range(step):
@@ -50,6 +51,7 @@ def test_requests_are_the_same_after_all_keys_and_values_were_lost(step: int) ->
 
 @pytest.mark.parametrize("length", range(1, 14))
 def test_a_request_is_the_same_after_any_prefix_hit(length: int) -> None:
+    """[42]"""
     bench = Bench(FakeRunner(block_size=3))
     bench.complete(make_submit("before", PROMPT[:length], max_tokens=1))
     bench.complete(make_submit("a", PROMPT, max_tokens=6))
@@ -152,6 +154,7 @@ def test_any_schedule_gives_each_request_its_own_tokens_and_one_end(
     target_s: float,
     fail_calls: set[int],
 ) -> None:
+    """[42, 43, 49, 50, 51, 52]"""
     runner = FakeRunner(
         num_blocks=-(-pool_tokens // block_size) + beyond,
         num_resident=-(-pool_tokens // block_size),

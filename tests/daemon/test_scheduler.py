@@ -74,18 +74,21 @@ def test_a_stop_token_at_max_tokens_is_a_stop() -> None:
 
 
 def test_a_full_context_ends_with_length() -> None:
+    """[48]"""
     bench = Bench(FakeRunner(max_context=10))
     finished = bench.complete(make_submit("a", [1] * 7, max_tokens=100))
     assert (finished.reason, finished.usage.completion_tokens) == ("length", 3)
 
 
 def test_a_full_pool_ends_a_lone_request_with_length() -> None:
+    """[52]"""
     bench = Bench(FakeRunner(num_blocks=3, block_size=4))
     finished = bench.complete(make_submit("a", [1] * 7, max_tokens=100))
     assert (finished.reason, finished.usage.completion_tokens) == ("length", 5)
 
 
 def test_an_exact_repeat_recomputes_less_than_a_block_and_one_token() -> None:
+    """[74]"""
     bench = Bench(FakeRunner(block_size=4))
     prompt = list(range(22))
     bench.complete(make_submit("a", prompt, max_tokens=1))
@@ -97,6 +100,7 @@ def test_an_exact_repeat_recomputes_less_than_a_block_and_one_token() -> None:
 
 
 def test_a_repeat_of_whole_blocks_recomputes_one_block() -> None:
+    """[74]"""
     bench = Bench(FakeRunner(block_size=4))
     prompt = list(range(20))
     bench.complete(make_submit("a", prompt, max_tokens=1))
@@ -104,6 +108,7 @@ def test_a_repeat_of_whole_blocks_recomputes_one_block() -> None:
 
 
 def test_the_next_turn_of_a_talk_reuses_the_answer() -> None:
+    """[73]"""
     bench = Bench(FakeRunner(block_size=4))
     prompt = list(range(10))
     bench.complete(make_submit("a", prompt, max_tokens=7))
@@ -136,6 +141,7 @@ def test_another_salt_reuses_nothing() -> None:
 
 
 def test_a_retry_finds_what_an_aborted_prefill_computed() -> None:
+    """[71]"""
     bench = Bench(FakeRunner(max_step_tokens=8, block_size=4))
     prompt = list(range(40))
     bench.submit(make_submit("a", prompt, max_tokens=1))
@@ -156,6 +162,7 @@ def preempting_bench() -> Bench:
 
 
 def test_the_request_admitted_last_is_preempted_and_keeps_its_output() -> None:
+    """[49, 50]"""
     bench = preempting_bench()
     assert bench.texts["b"]
     assert bench.scheduler.stats.num_waiting_tokens == 7 + len(bench.texts["b"])
@@ -165,6 +172,7 @@ def test_the_request_admitted_last_is_preempted_and_keeps_its_output() -> None:
 
 
 def test_recompute_after_preemption_is_not_reported_as_cached() -> None:
+    """[73]"""
     bench = preempting_bench()
     bench.run()
     (finished,) = bench.ends["b"]
@@ -181,6 +189,7 @@ def test_a_preempted_request_returns_before_new_ones() -> None:
 
 
 def test_a_prompt_waits_until_each_running_request_can_still_grow() -> None:
+    """[50]"""
     bench = Bench(FakeRunner(num_blocks=4, block_size=4))
     bench.submit(make_submit("a", [1] * 5, max_tokens=7))
     bench.step()
@@ -203,6 +212,7 @@ def test_abort_frees_a_queued_prefilling_or_decoding_request(steps: int) -> None
 
 
 def test_abort_frees_a_preempted_request() -> None:
+    """[9]"""
     bench = preempting_bench()
     bench.abort("b")
     bench.run()
@@ -257,6 +267,7 @@ def test_discarding_a_step_frees_what_was_aborted_during_it() -> None:
 
 
 def test_a_prompt_is_admitted_only_when_all_of_it_fits() -> None:
+    """[50]"""
     bench = Bench(FakeRunner(num_blocks=8, block_size=4, max_step_tokens=8))
     bench.submit(make_submit("a", [1] * 15, max_tokens=1))
     bench.submit(make_submit("b", [2] * 20, max_tokens=1))

@@ -71,6 +71,7 @@ def serving(runner: FakeRunner) -> Iterator[Served]:
 
 
 def test_first_signal_lets_open_requests_finish() -> None:
+    """[67]"""
     with serving(FakeRunner(latency_s=0.005)) as served:
         mailbox = served.engine.client.submit(make_submit("a", [1, 2], max_tokens=40))
         served.server.handle_exit(signal.SIGTERM, None)
@@ -81,6 +82,7 @@ def test_first_signal_lets_open_requests_finish() -> None:
 
 
 def test_second_signal_cuts_open_requests_off() -> None:
+    """[67]"""
     with serving(FakeRunner(latency_s=0.05)) as served:
         mailbox = served.engine.client.submit(make_submit("a", [1, 2], max_tokens=250))
         served.server.handle_exit(signal.SIGTERM, None)
@@ -91,6 +93,7 @@ def test_second_signal_cuts_open_requests_off() -> None:
 
 
 def test_failed_engine_ends_the_server() -> None:
+    """[67]"""
     with serving(FakeRunner(fail_calls=range(1, 100))) as served:
         for name in ("a", "b"):
             (*_, end) = served.engine.client.submit(make_submit(name, [1, 2]))

@@ -46,6 +46,7 @@ def test_without_stop_strings_every_token_is_released_at_once() -> None:
 
 
 def test_the_beginning_of_a_stop_string_is_held_until_it_is_refuted() -> None:
+    """[1]"""
     _, deltas = stream(["a E", "N", "D?"], ("END!",))
     assert texts(deltas) == ["a ", None, "END?"]
 
@@ -60,6 +61,7 @@ def test_what_is_held_is_the_longest_end_that_may_begin_a_stop_string_and_no_mor
 
 
 def test_a_stop_string_across_tokens_is_found() -> None:
+    """[2]"""
     assert run(["one ST", "O", "P two"], ("STOP",)) == ("one ", [0], "STOP")
 
 
@@ -76,6 +78,7 @@ def test_of_stop_strings_that_end_together_the_longest_wins() -> None:
 
 
 def test_held_text_is_released_at_the_end() -> None:
+    """[4]"""
     text, deltas = stream(["so", " ST"], ("STOP",))
     assert texts(deltas) == ["so", " "]
     assert text.finish() == TextDelta("ST", (), ())
@@ -131,6 +134,7 @@ STOPS = st.lists(st.text("ab", min_size=1, max_size=5), max_size=3).map(tuple)
 
 @given(ALPHABET, STOPS, st.lists(st.integers(0, 30), max_size=12))
 def test_the_output_does_not_depend_on_how_the_text_is_split(text: str, stop: tuple[str, ...], cuts: list[int]) -> None:
+    """[1, 2, 24]"""
     edges = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
     pieces = [text[a:b] for a, b in pairwise(edges)]
     whole, ids, stopped = run(pieces, stop)

@@ -209,8 +209,7 @@ def test_token_text_and_bytes() -> None:
     tokenizer = Tokenizer.from_gguf(tiny())
     assert tokenizer.token_text(5) == " ab" and tokenizer.token_bytes(5) == b" ab"
     assert tokenizer.token_text(6) == "�" and tokenizer.token_bytes(6) == b"\xc3"
-    assert tokenizer.token_text(0) == "<|endoftext|>"
-    assert tokenizer.token_bytes(99) == b""
+    assert tokenizer.token_text(0) == "<|endoftext|>" and tokenizer.token_bytes(99) == b""
 
 
 def test_a_sentencepiece_byte_token_is_one_byte(sentencepiece: Tokenizer) -> None:
@@ -219,6 +218,7 @@ def test_a_sentencepiece_byte_token_is_one_byte(sentencepiece: Tokenizer) -> Non
 
 @given(data=st.data())
 def test_pushed_text_equals_decoded_text(smollm2: Tokenizer, sentencepiece: Tokenizer, data: st.DataObject) -> None:
+    """[5, 6, 7]"""
     for tokenizer in (smollm2, sentencepiece):
         anything = st.integers(-2, tokenizer.vocab_size + 2)
         some_bytes = st.integers(3, 258)  # byte tokens of one, single letters of the other

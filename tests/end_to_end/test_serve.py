@@ -63,6 +63,7 @@ def test_background_daemon_is_started_asked_and_stopped(tmp_path: Path, model: P
 
 
 def test_signal_lets_the_open_request_finish_and_exits_with_0(tmp_path: Path, model: Path) -> None:
+    """[67]"""
     with running(tmp_path, model) as daemon:
         thread, answers = ask_beside(daemon, max_tokens=1500)
         assert daemon.stop(signal.SIGTERM) == 0
@@ -102,6 +103,7 @@ def test_the_routing_of_its_traffic_outlives_a_daemon(tmp_path: Path, model: Pat
 
 
 def test_second_signal_cuts_the_open_request_off(tmp_path: Path, model: Path) -> None:
+    """[67]"""
     with running(tmp_path, model) as daemon:
         thread, answers = ask_beside(daemon, max_tokens=4000)
         daemon.process.send_signal(signal.SIGINT)

@@ -239,10 +239,14 @@ def test_gguf_says_renormalisation_or_the_architecture_does():
     [
         ("safetensors", {"model_type": "gpt2"}, "qwen3_moe"),
         ("gguf", {"general.architecture": "gpt2"}, "qwen3moe"),
+        ("safetensors", {"model_type": "qwen3_next"}, "qwen3_moe"),
+        ("gguf", {"general.architecture": "granitehybrid"}, "qwen3moe"),
     ],
 )
 def test_unknown_architecture_is_refused_with_those_that_are_known(source, metadata, known):
-    with pytest.raises(UnsupportedModelError, match=rf"model: architecture 'gpt2' is not supported.*{known}"):
+    """[73] Those with recurrent layers are among the unknown ones."""
+    (name,) = metadata.values()
+    with pytest.raises(UnsupportedModelError, match=rf"model: architecture '{name}' is not supported.*{known}"):
         architecture_of(Checkpoint(Path("model"), source, metadata, {}, ""))
 
 
