@@ -227,6 +227,8 @@ def _load(
         metrics=assembly.engine.metrics,
         events=assembly.engine.events,
         status=assembly.status,
+        plan=assembly.plan_json,
+        experts=assembly.experts.show,
         api_keys=frozenset(keys.names),
         key_names=keys.names,
         cors_origins=config.cors_origins,

@@ -1,0 +1,22 @@
+// Server-sent events of a response's body.
+
+/** Yields the data of each event until the body ends. */
+export async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  let data = [];
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split(/\r?\n/);
+    rest = lines.pop();
+    for (const line of lines) {
+      if (line === "" && data.length) {
+        yield data.join("\n");
+        data = [];
+      } else if (line.startsWith("data:")) {
+        data.push(line.slice(line[5] === " " ? 6 : 5));
+      }
+    }
+  }
+}
