@@ -11,8 +11,8 @@ export function bar(share, kind = "") {
 
 /** Parts of a whole, each { size, kind }. */
 export function stackedBar(parts, whole) {
-  return el("span", { class: "bar stacked", "aria-hidden": "true" }, parts.map(({ size, kind }) => {
-    const fill = el("span", { class: `fill ${kind}` });
+  return el("span", { class: "stacked", "aria-hidden": "true" }, parts.map(({ size, kind }) => {
+    const fill = el("span", { class: kind });
     fill.style.width = `${((100 * size) / whole).toFixed(3)}%`;
     return fill;
   }));

@@ -37,7 +37,7 @@ export async function refresh() {
   noteMoves(next);
   map = { ...next, moved: new Set(movedAt.keys()) };
   const isDense = !map.layers.length;
-  byId("map").hidden = byId("map-controls").hidden = byId("map-legend").hidden = byId("map-table").hidden = isDense;
+  for (const id of ["map", "map-controls", "map-cell", "map-legend", "map-table"]) byId(id).hidden = isDense;
   byId("map-colour-choice").hidden = map.devices.length < 2;
   setText(byId("map-summary"), isDense ? "This model is dense: it has no experts, so there is nothing to place." : summary(map));
   if (isDense) return;

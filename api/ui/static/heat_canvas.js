@@ -64,8 +64,8 @@ export class HeatCanvas {
   draw() {
     if (!this.#map?.layers.length || !this.#scroll.clientWidth) return;
     const { layers, experts, devices } = this.#map;
-    const width = Math.min(Math.max(Math.floor(this.#scroll.clientWidth / experts), LEAST_PX), WIDEST_PX);
-    this.#cell = { width, height: Math.min(width, HIGHEST_PX) };
+    const width = Math.min(Math.max(this.#scroll.clientWidth / experts, LEAST_PX), WIDEST_PX);
+    this.#cell = { width, height: Math.min(Math.floor(width), HIGHEST_PX) };
     const size = { width: width * experts, height: AXIS_PX + this.#cell.height * layers.length };
     const pen = prepared(this.#canvas, size.width, size.height);
     this.#drawCells(pen, ramps(devices, this.#look.colour === "place" && devices.length > 1));
@@ -81,7 +81,8 @@ export class HeatCanvas {
     this.#orders.forEach((order, row) => {
       order.forEach((expert, column) => {
         pen.fillStyle = colours[where[row][expert]][step(heat[row][expert])];
-        pen.fillRect(column * width, AXIS_PX + row * height, width - gap, height - gap);
+        const left = Math.round(column * width);
+        pen.fillRect(left, AXIS_PX + row * height, Math.round((column + 1) * width) - left - gap, height - gap);
       });
     });
   }
@@ -93,7 +94,9 @@ export class HeatCanvas {
       pen.strokeStyle = colour;
       pen.lineWidth = thickness;
       const out = thickness / 2;
-      pen.strokeRect(column * width - out, AXIS_PX + row * height - out, width - 1 + thickness, height - 1 + thickness);
+      const left = Math.round(column * width);
+      const wide = Math.round((column + 1) * width) - left - 1;
+      pen.strokeRect(left - out, AXIS_PX + row * height - out, wide + thickness, height - 1 + thickness);
     };
     const coming = new Set(this.#map.coming.map(([layer, expert]) => `${this.#map.layers.indexOf(layer)}:${expert}`));
     for (const name of new Set([...coming, ...this.#map.moved])) {

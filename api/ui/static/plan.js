@@ -34,7 +34,7 @@ function parts(plan) {
   return [
     el("p", { class: "note" }, `For ${plan.hardware}, ${plural(plan.traffic.streams, "stream")} after ${count(plan.traffic.context)} tokens, `
       + `prompts of ${count(plan.traffic.prompt)}; context ${count(plan.context)}, KV cache ${plan.kv_kind}; `
-      + `${plan.trace ? `traffic as in ${plan.trace}` : "experts taken to be all alike"}.`),
+      + `${plan.trace ? `traffic: ${plan.trace}` : "experts taken to be all alike"}.`),
     section("Predicted and measured", speedNode),
     section("Why", el("p", {}, "Policy: ", el("strong", {}, plan.policy)), el("ul", { class: "reasons" }, plan.reasons.map((reason) => el("li", {}, reason)))),
     section("What memory goes to", Object.entries(plan.ledger).map(([device, account]) => ledger(device, account))),

@@ -13,7 +13,7 @@ let onMoved = () => {};
 
 const box = byId("rebalance");
 const status = el("p", { role: "status", class: "note" });
-const proposal = el("div");
+const proposal = el("div", { class: "proposal" });
 const automatic = el("input", { type: "checkbox", onchange: () => act(setAutomatic) });
 const look = el("button", { type: "button", class: "primary", onclick: () => act(() => propose(false)) }, "See what would move");
 const back = el("button", { type: "button", class: "quiet", onclick: () => act(() => propose(true)) }, "Take the last round back");
@@ -71,9 +71,9 @@ function told(report) {
   automatic.checked = report.automatic;
   roundsBack = report.rounds_back;
   back.disabled = !roundsBack;
-  const made = report.rounds_made ? `${plural(report.rounds_made, "round")} made so far` : "No round was made yet";
-  const rest = report.rest_tokens > 0 ? `; none is begun for the next ${count(Math.ceil(report.rest_tokens))} tokens` : "";
-  status.textContent = `${made}, ${count(report.rounds_back)} can be taken back${rest}.`;
+  const { rounds_made: made, rest_tokens: rest } = report;
+  const rounds = made ? `${plural(made, "round")} made so far, ${count(roundsBack)} can be taken back` : "No round was made yet";
+  status.textContent = `${rounds}${rest > 0 ? `; none is begun by itself for the next ${plural(Math.ceil(rest), "token")}` : ""}.`;
 }
 
 async function setAutomatic() {

@@ -14,7 +14,8 @@
 
   function name(button) {
     const words = { system: "Auto", light: "Light", dark: "Dark" };
-    button.textContent = words[choice];
+    const marks = { system: "◐", light: "○", dark: "●" };
+    button.textContent = `${marks[choice]} ${words[choice]}`;
     button.setAttribute("aria-label", `Colours: ${words[choice]}. Change them.`);
   }
 
