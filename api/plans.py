@@ -34,7 +34,7 @@ class ExpertsAnswer(BaseModel):
     tokens: float
     heat: list[list[float]]
     where: list[list[int]]
-    coming: list[tuple[int, int, int]]
+    coming: list[list[int]]
 
 
 def router(service: Service) -> APIRouter:

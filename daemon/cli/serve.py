@@ -268,7 +268,7 @@ class _State:
         self._write()
         logger.info("serving %s at %s/v1", self._value.model, self._value.url)
         if self._value.log is None and err.is_terminal:
-            for line in hints(self._value.port):
+            for line in hints(self._value.port, self._value.url):
                 err.print(line, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager

@@ -39,11 +39,12 @@ function tell(state, wait = 0, error = null) {
   const pill = byId("connection");
   const isReady = state === "live" && status.state === "ready";
   pill.dataset.state = state === "live" && !isReady ? "unready" : state;
+  document.body.classList.toggle("stale", state !== "live");
   const words = { live: isReady ? "Ready" : status?.state, reconnecting: "Reconnecting", locked: "Locked" };
   setText(pill, words[state]);
   const told = {
     live: isReady ? "" : `The engine is ${status?.state}. ${status?.reason ?? ""}`,
-    reconnecting: `${error instanceof TypeError || error?.name === "TimeoutError" ? "The daemon does not answer" : error?.message}. It is asked again until it does.`,
+    reconnecting: `${error?.message} It is asked again until it answers.`,
     locked: "This server asks for an API key.",
   }[state];
   byId("banner").hidden = !told;

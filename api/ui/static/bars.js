@@ -1,6 +1,7 @@
 // Bars: how full something is, and what was measured beside what was foretold.
 
 import { el } from "./dom.js";
+import { bytes } from "./format.js";
 
 /** share: 0 to 1. kind: a class for its colour. */
 export function bar(share, kind = "") {
@@ -16,6 +17,12 @@ export function stackedBar(parts, whole) {
     fill.style.width = `${((100 * size) / whole).toFixed(3)}%`;
     return fill;
   }));
+}
+
+/** What the colours of such parts stand for, each { name, size, kind }. */
+export function terms(parts) {
+  return el("ul", { class: "terms" }, parts.map(({ name, size, kind }) =>
+    el("li", {}, el("span", { class: `swatch ${kind}`, "aria-hidden": "true" }), name, " ", el("span", { class: "number" }, bytes(size)))));
 }
 
 /** measured: or null; predicted: { value, low, high } or null. */

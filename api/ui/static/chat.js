@@ -93,7 +93,7 @@ async function answer() {
     await complete({ ...(model ? { model } : {}), messages, ...settings.fields() }, turn, stop.signal, drawSoon);
   } catch (error) {
     if (stop.signal.aborted) turn.stopped = true;
-    else turn.error = error instanceof TypeError ? "The server cannot be reached." : error.message;
+    else turn.error = error.message;
   }
   if (open?.answer === turn) open = null;
   clearTimeout(drawTimer);

@@ -1,10 +1,11 @@
 // An answer of the chat endpoint, while it is written.
 
-import { HttpError, send } from "./http.js";
-import { events } from "./sse.js";
+import { HttpError, send, Unreachable } from "./http.js";
+import { CUT, events } from "./sse.js";
 
 /** Asks for an answer and puts it into `answer` (see conversation.js) piece by piece; onChange after each.
- * Throws HttpError for what the server says against it, and an AbortError when the signal says stop. */
+ * Throws HttpError for what the server says against it, Unreachable where the connection
+ * is cut, and an AbortError when the signal says stop. */
 export async function complete(request, answer, signal, onChange) {
   const asked = performance.now();
   const body = { ...request, stream: true, stream_options: { include_usage: true } };
@@ -26,7 +27,7 @@ export async function complete(request, answer, signal, onChange) {
     if (piece.usage) answer.stats = stats(piece.usage, asked, first, last);
     onChange();
   }
-  if (!answer.complete) throw new HttpError("the connection was lost while the answer was written", 0);
+  if (!answer.complete) throw new Unreachable(CUT);
 }
 
 function take(choice, answer) {

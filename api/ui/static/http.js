@@ -11,8 +11,11 @@ export class HttpError extends Error {
   }
 }
 
+/** Nobody answered, or not in time. */
+export class Unreachable extends Error {}
+
 /** A response that is fine. timeout: in ms, of each try. Asks for a key where one is wanted; throws HttpError,
- * KeyMissing, or what fetch throws. */
+ * KeyMissing, Unreachable, or an AbortError when the signal says stop. */
 export async function send(path, { method = "GET", body, signal, timeout } = {}) {
   for (;;) {
     const key = keys.current();
@@ -25,7 +28,7 @@ export async function send(path, { method = "GET", body, signal, timeout } = {})
       body: body === undefined ? undefined : JSON.stringify(body),
       signal: timeout === undefined ? signal : AbortSignal.timeout(timeout),
       cache: "no-store",
-    });
+    }).catch(unreachable);
     if (response.ok) return response;
     if (response.status !== 401) throw await failure(response);
     await keys.ask(key);
@@ -38,6 +41,11 @@ export async function getJson(path, timeout = 10_000) {
 
 export async function postJson(path, body) {
   return (await send(path, { method: "POST", body })).json();
+}
+
+function unreachable(error) {
+  if (error instanceof TypeError || error.name === "TimeoutError") throw new Unreachable("The daemon does not answer.", { cause: error });
+  throw error;
 }
 
 async function failure(response) {

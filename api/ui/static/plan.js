@@ -1,6 +1,6 @@
 // The plan: what was foretold, why, and what memory goes to.
 
-import { stackedBar } from "./bars.js";
+import { stackedBar, terms } from "./bars.js";
 import { byId, el, table } from "./dom.js";
 import { bytes, count, milliseconds, percent, plural, rate } from "./format.js";
 import { getJson } from "./http.js";
@@ -60,14 +60,11 @@ function speedTable({ predicted, measured }) {
 const scrolled = (name, content) => el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name }, content);
 
 function ledger(device, account) {
-  const terms = Object.entries(account.terms);
-  const kinds = terms.map((_, place) => `term-${place % 8}`);
-  const items = terms.map(([name, size], place) =>
-    el("li", {}, el("span", { class: `swatch ${kinds[place]}`, "aria-hidden": "true" }), name, " ", el("span", { class: "number" }, bytes(size))));
+  const parts = Object.entries(account.terms).map(([name, size], place) => ({ name, size, kind: `term-${place % 8}` }));
   return el("div", { class: "ledger" },
     el("h4", {}, device === "ram" ? "RAM" : device, " ", el("span", { class: "note" }, `${bytes(account.total_bytes)} of ${bytes(account.budget_bytes)}`)),
-    account.budget_bytes > 0 && stackedBar(terms.map(([, size], place) => ({ size, kind: kinds[place] })), account.budget_bytes),
-    el("ul", { class: "terms" }, items));
+    account.budget_bytes > 0 && stackedBar(parts, account.budget_bytes),
+    terms(parts));
 }
 
 /** What memory of accelerators is worth. */

@@ -1,6 +1,6 @@
 // The view of the server: what runs, on what, and what had to give way.
 
-import { bar, stackedBar } from "./bars.js";
+import { bar, stackedBar, terms } from "./bars.js";
 import { byId, el, setText } from "./dom.js";
 import { bytes, clock, count, duration, percent, plural } from "./format.js";
 import { postJson } from "./http.js";
@@ -82,7 +82,7 @@ function cardOf(name) {
 class DeviceCard {
   #name;
   #text = el("p");
-  #chart = el("div");
+  #chart = el("div", { class: "ledger" });
   #told = el("p", { class: "note", role: "status" });
   #input;
 
@@ -90,8 +90,8 @@ class DeviceCard {
     this.#name = name;
     this.#input = el("input", { type: "text", size: 9, placeholder: "6GiB", "aria-label": `Most memory of ${name}` });
     const form = el("form", { class: "actions" }, el("label", { class: "compact" }, "Use no more than ", this.#input),
-      el("button", { type: "submit", class: "quiet" }, "Set"),
-      el("button", { type: "button", class: "quiet", onclick: () => this.#limit(null) }, "Use all"));
+      el("button", { type: "submit" }, "Set"),
+      el("button", { type: "button", onclick: () => this.#limit(null) }, "Use all"));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       if (this.#input.value.trim()) void this.#limit(this.#input.value.trim());
@@ -108,8 +108,11 @@ class DeviceCard {
     const growing = device.growing ? ", more are coming" : "";
     setText(this.#text, `${device.name}: ${bytes(device.used_bytes)} of ${bytes(device.limit_bytes)} in use, `
       + `${plural(device.experts, "expert")} in ${bytes(device.expert_bytes)}${growing}; ${count(device.hits)} choices found theirs here.`);
-    const rest = device.used_bytes - device.expert_bytes;
-    this.#chart.replaceChildren(stackedBar([{ size: device.expert_bytes, kind: "term-0" }, { size: rest, kind: "term-2" }], Math.max(device.limit_bytes, 1)));
+    const parts = [
+      { name: "experts", size: device.expert_bytes, kind: "term-0" },
+      { name: "all else", size: device.used_bytes - device.expert_bytes, kind: "term-2" },
+    ];
+    this.#chart.replaceChildren(stackedBar(parts, Math.max(device.limit_bytes, 1)), terms(parts));
   }
 
   async #limit(size) {

@@ -1,12 +1,16 @@
 // Server-sent events of a response's body.
 
-/** Yields the data of each event until the body ends. */
+import { Unreachable } from "./http.js";
+
+export const CUT = "The connection was lost while the answer was written.";
+
+/** Yields the data of each event until the body ends. Throws Unreachable where the connection is cut. */
 export async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   let data = [];
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch(cut);
     if (done) return;
     const lines = (rest + value).split(/\r?\n/);
     rest = lines.pop();
@@ -19,4 +23,8 @@ export async function* events(body) {
       }
     }
   }
+}
+
+function cut(error) {
+  throw error.name === "AbortError" ? error : new Unreachable(CUT, { cause: error });
 }
