@@ -56,7 +56,7 @@ def test_a_daemon_is_watched_and_told_what_to_do(
             expect(page.locator("#map-summary")).to_contain_text("decoded tokens the hottest tenth took")
             box.get_by_role("button", name="See what would move").click()
             box.get_by_role("button", name="Move them").click()
-            expect(box).to_contain_text("changed places", timeout=WAIT_MS)
+            expect(box).to_contain_text("done.", timeout=WAIT_MS)
             expect(page.locator("#map-moves")).to_be_visible()
             expect(page.locator("#map-summary")).to_contain_text("11 in RAM, 5 on gpu0")
             page.get_by_role("link", name="Plan").click()

@@ -138,19 +138,19 @@ def test_nothing_is_moved_before_the_dry_run_was_agreed_to(open_page: Open) -> N
     box.get_by_role("button", name="See what would move").click()
     table = box.get_by_role("table", name="What would move")
     expect(table.get_by_role("row")).to_have_count(3)
-    expect(box).to_contain_text("2 swaps: 2.00 MiB over the link in 3.00 ms, saving 80 ms in the next 4,096 tokens.")
+    expect(box).to_contain_text("2 swaps: 2.00 MiB over the link in 3.00 ms, saving 80.0 ms in the next 4,096 tokens.")
     box.get_by_role("button", name="Leave them").click()
     expect(table).to_have_count(0)
     assert daemon.where == before
     box.get_by_role("button", name="See what would move").click()
     box.get_by_role("button", name="Move them").click()
-    expect(box).to_contain_text("2 experts changed places.")
+    expect(box).to_contain_text("2 swaps done.")
     assert daemon.where != before
     page.get_by_text("What moved").click()
     expect(page.locator("#map-moves")).to_contain_text("expert 15: RAM → gpu0")
     box.get_by_role("button", name="Take the last round back").click()
     box.get_by_role("button", name="Take them back").click()
-    expect(box).to_contain_text("2 experts changed places.")
+    expect(box).to_contain_text("2 swaps done.")
     assert daemon.where == before
 
 

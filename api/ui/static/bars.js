@@ -21,8 +21,10 @@ export function stackedBar(parts, whole) {
 
 /** What the colours of such parts stand for, each { name, size, kind }. */
 export function terms(parts) {
-  return el("ul", { class: "terms" }, parts.map(({ name, size, kind }) =>
-    el("li", {}, el("span", { class: `swatch ${kind}`, "aria-hidden": "true" }), name, " ", el("span", { class: "number" }, bytes(size)))));
+  return el("ul", { class: "terms" }, parts.map(({ name, size, kind }) => {
+    const swatch = el("span", { class: `swatch ${kind}`, "aria-hidden": "true" });
+    return el("li", {}, swatch, name, " ", el("span", { class: "number" }, bytes(size)));
+  }));
 }
 
 /** measured: or null; predicted: { value, low, high } or null. */

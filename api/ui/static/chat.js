@@ -2,14 +2,18 @@
 
 import { complete } from "./completion.js";
 import { Conversation, emptyAnswer, toolTurn, userTurn } from "./conversation.js";
-import { byId, el, setText } from "./dom.js";
+import { button, byId, el, setText } from "./dom.js";
 import { getJson } from "./http.js";
 import { AnswerView, saidView } from "./turn_view.js";
 import * as settings from "./settings.js";
 
 const DRAW_EVERY_MS = 50;
 const NEAR_PX = 60; // of the end: whoever is so near wants to follow it
-const IDEAS = ["What is an isotherm?", "Explain mixture-of-experts models in three sentences.", "Write a haiku about memory bandwidth."];
+const IDEAS = [
+  "What is an isotherm?",
+  "Explain mixture-of-experts models in three sentences.",
+  "Write a haiku about memory bandwidth.",
+];
 
 const transcript = byId("transcript");
 const prompt = byId("prompt");
@@ -137,11 +141,13 @@ function rebuild() {
 }
 
 function emptyView() {
-  const idea = (text) => el("button", { type: "button", class: "idea", onclick: () => {
+  const begin = (text) => {
     prompt.value = text;
     say();
-  } }, text);
-  return el("div", { class: "empty" }, el("p", {}, "Nothing was said yet. Ask something, or begin with one of these:"), IDEAS.map(idea));
+  };
+  return el("div", { class: "empty" },
+    el("p", {}, "Nothing was said yet. Ask something, or begin with one of these:"),
+    IDEAS.map((text) => button(text, () => begin(text), "idea")));
 }
 
 function drawSoon() {

@@ -9,7 +9,8 @@ export const toolTurn = (id, content) => ({ role: "tool", id, content });
 
 /** An answer that is yet to come. calls: of tools; finish: why it ended; error: why it failed. */
 export const emptyAnswer = () => ({
-  role: "assistant", content: "", reasoning: "", calls: [], finish: "", error: "", stopped: false, complete: false, stats: null,
+  role: "assistant", content: "", reasoning: "", calls: [],
+  finish: "", error: "", stopped: false, complete: false, stats: null,
 });
 
 export class Conversation {

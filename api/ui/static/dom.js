@@ -14,7 +14,15 @@ export function el(name, attributes = {}, ...children) {
   return node;
 }
 
-/** A table with a caption for those who cannot see where it stands. rows: lists of texts or nodes, the first a header. */
+/** A part of the page that scrolls by itself, sideways or down. */
+export const scrolling = (name, ...content) =>
+  el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name }, content);
+
+/** A button with what it does. */
+export const button = (text, onclick, kind = null) => el("button", { type: "button", class: kind, onclick }, text);
+
+/** A table with a caption for those who cannot see where it stands. rows: lists of texts or nodes, the first a header.
+ * numeric: the columns of numbers. */
 export function table(caption, head, rows, numeric = []) {
   const cell = (content, column, name) =>
     el(name, { class: numeric.includes(column) ? "number" : null, scope: name === "th" ? "row" : null }, content);

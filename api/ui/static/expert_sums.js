@@ -11,7 +11,8 @@ export function summary(map) {
     const here = map.where.reduce((sum, row) => sum + row.filter((at) => at === place).length, 0);
     return `${count(here)} in ${deviceName(device)}`;
   });
-  const shape = `${plural(map.layers.length, "layer")} of ${plural(map.experts, "expert")}, ${map.top_k} of them for each token. `;
+  const size = `${plural(map.layers.length, "layer")} of ${plural(map.experts, "expert")}`;
+  const shape = `${size}, ${map.top_k} of them for each token. `;
   const lie = map.devices.length > 1 ? `${places.join(", ").replaceAll(" in gpu", " on gpu")}. ` : "All lie in RAM. ";
   return shape + lie + use(map);
 }
@@ -19,8 +20,9 @@ export function summary(map) {
 function use(map) {
   const phase = map.phase === "decode" ? "decoded token" : "token";
   if (!map.tokens) return map.phase === "decode" ? "Nothing was decoded yet." : "No prompt was read yet.";
-  const found = map.devices.length > 1 ? `; ${percent(hits(map))} of the choices would find theirs on an accelerator` : "";
-  return `In the last ${plural(Math.round(map.tokens), phase)} the hottest tenth took ${percent(hottestTenth(map))} of the choices${found}.`;
+  const hottest = `the hottest tenth took ${percent(hottestTenth(map))} of the choices`;
+  const found = `; ${percent(hits(map))} would find their expert on an accelerator`;
+  return `In the last ${plural(Math.round(map.tokens), phase)} ${hottest}${map.devices.length > 1 ? found : ""}.`;
 }
 
 /** The share of choices that went to experts which now lie on accelerators. */
@@ -57,7 +59,8 @@ export function cellText(map, row, expert) {
 /** The map as a table, a row for each layer. */
 export function layerTable(map) {
   const several = map.devices.length > 1;
-  const head = ["Layer", ...map.devices.map(deviceName), ...(several ? ["Found on accelerators"] : []), "Hottest experts, times the fair share"];
+  const found = several ? ["Found on accelerators"] : [];
+  const head = ["Layer", ...map.devices.map(deviceName), ...found, "Hottest experts, times the fair share"];
   const rows = map.layers.map((layer, row) => {
     const [heat, where] = [map.heat[row], map.where[row]];
     const counts = map.devices.map((_, place) => count(where.filter((at) => at === place).length));

@@ -9,6 +9,7 @@ import { ramps } from "./ramps.js";
 
 const SHOWN_MS = 6000; // for which an expert that has moved is marked
 const MOVES_KEPT = 30;
+const DENSE = "This model is dense: it has no experts, so there is nothing to place.";
 
 let canvas = null;
 let map = null;
@@ -18,7 +19,8 @@ let tableText = "";
 const look = () => ({ order: byId("map-order").value, colour: byId("map-colour").value });
 
 export function start(refreshSoon) {
-  canvas = new HeatCanvas(byId("map-scroll"), byId("map-canvas"), byId("map-gutter"), { onCell: tellCell, onHover: tip });
+  const [scroll, cells, gutter] = ["map-scroll", "map-canvas", "map-gutter"].map(byId);
+  canvas = new HeatCanvas(scroll, cells, gutter, { onCell: tellCell, onHover: tip });
   byId("map-phase").addEventListener("change", refreshSoon);
   for (const id of ["map-order", "map-colour"]) {
     byId(id).addEventListener("change", () => {
@@ -39,7 +41,7 @@ export async function refresh() {
   const isDense = !map.layers.length;
   for (const id of ["map", "map-controls", "map-cell", "map-legend", "map-table"]) byId(id).hidden = isDense;
   byId("map-colour-choice").hidden = map.devices.length < 2;
-  setText(byId("map-summary"), isDense ? "This model is dense: it has no experts, so there is nothing to place." : summary(map));
+  setText(byId("map-summary"), isDense ? DENSE : summary(map));
   if (isDense) return;
   draw();
   showLegend();
@@ -81,7 +83,8 @@ function noteMoves(next) {
   next.where.forEach((row, number) => row.forEach((place, expert) => {
     if (place === map.where[number][expert]) return;
     movedAt.set(`${number}:${expert}`, now);
-    lines.push(`${clock(new Date(now))}  layer ${next.layers[number]}, expert ${expert}: ${deviceName(next.devices[map.where[number][expert]])} → ${deviceName(next.devices[place])}`);
+    const [from, to] = [map.where[number][expert], place].map((at) => deviceName(next.devices[at]));
+    lines.push(`${clock(new Date(now))}  layer ${next.layers[number]}, expert ${expert}: ${from} → ${to}`);
   }));
   if (!lines.length) return;
   const list = byId("map-moves").querySelector("ul");
@@ -106,7 +109,8 @@ function showLegend() {
   byId("map-legend").replaceChildren(
     ...named.map((name, place) => {
       const strip = el("span", { class: "strip", "aria-hidden": "true" });
-      strip.style.background = `linear-gradient(to right, ${colours[place].filter((_, at) => at % 9 === 0).join(", ")})`;
+      const stops = colours[place].filter((_, at) => at % 9 === 0);
+      strip.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
       return el("span", { class: "key" }, name, strip);
     }),
     el("span", { class: "note" }, "from ¼ to 4 times the fair share; a ring marks what moves"),

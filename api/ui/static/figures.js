@@ -39,15 +39,18 @@ export function start() {
 
 /** status: what /admin/status answers. */
 export function show(status) {
-  sparkline.add(status.tokens_per_second);
-  now.show(rate(status.tokens_per_second), "tokens/s", sparkline.node, `${count(status.generated_tokens)} since the start`);
+  const pace = status.tokens_per_second;
+  sparkline.add(pace);
+  now.show(rate(pace), "tokens/s", sparkline.node, `${count(status.generated_tokens)} since the start`);
   showSpeed(decode, "decode", status.speed);
   showSpeed(prefill, "prefill", status.speed);
   const { running, waiting } = status.requests;
   const all = Math.max(running + waiting, 1);
-  requests.show(count(running), "running", bar(running / all, waiting ? "busy" : ""), waiting ? `${count(waiting)} waiting` : "none waiting");
+  const queue = waiting ? `${count(waiting)} waiting` : "none waiting";
+  requests.show(count(running), "running", bar(running / all, waiting ? "busy" : ""), queue);
   const { kv } = status;
-  cache.show(percent(kv.usage), "in use", bar(kv.usage), `${count(kv.free_blocks)} of ${plural(kv.blocks, "block")} free, ${kv.format}`);
+  const free = `${count(kv.free_blocks)} of ${plural(kv.blocks, "block")} free, ${kv.format}`;
+  cache.show(percent(kv.usage), "in use", bar(kv.usage), free);
   showMemory(status);
 }
 
@@ -60,8 +63,8 @@ function showSpeed(figure, phase, speed) {
 }
 
 function showMemory(status) {
-  const used = status.memory.resident_bytes;
+  const { resident_bytes: used, weight_bytes: weights } = status.memory;
   const hits = status.accelerators?.hit_rate;
   const found = hits === null || hits === undefined ? "" : `, ${percent(hits)} of choices on accelerators`;
-  memory.show(bytes(used), "in RAM", bar(status.memory.weight_bytes / Math.max(used, 1)), `${bytes(status.memory.weight_bytes)} weights${found}`);
+  memory.show(bytes(used), "in RAM", bar(weights / Math.max(used, 1)), `${bytes(weights)} weights${found}`);
 }

@@ -25,7 +25,8 @@ export function bytes(size) {
 }
 
 export function milliseconds(value) {
-  return value >= 1000 ? `${(value / 1000).toFixed(value >= 10000 ? 0 : 1)} s` : `${value.toFixed(value >= 10 ? 0 : 2)} ms`;
+  if (value >= 1000) return `${(value / 1000).toFixed(value >= 10000 ? 0 : 1)} s`;
+  return `${value.toFixed(value >= 100 ? 0 : value >= 10 ? 1 : 2)} ms`;
 }
 
 export function duration(seconds) {

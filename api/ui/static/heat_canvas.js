@@ -134,8 +134,14 @@ export class HeatCanvas {
     const [last, end] = [this.#map.layers.length - 1, this.#map.experts - 1];
     const { row, column } = this.cursor ?? { row: 0, column: 0 };
     const ways = {
-      ArrowLeft: [row, column - 1], ArrowRight: [row, column + 1], ArrowUp: [row - 1, column], ArrowDown: [row + 1, column],
-      Home: [ctrlKey ? 0 : row, 0], End: [ctrlKey ? last : row, end], PageUp: [row - 10, column], PageDown: [row + 10, column],
+      ArrowLeft: [row, column - 1],
+      ArrowRight: [row, column + 1],
+      ArrowUp: [row - 1, column],
+      ArrowDown: [row + 1, column],
+      Home: [ctrlKey ? 0 : row, 0],
+      End: [ctrlKey ? last : row, end],
+      PageUp: [row - 10, column],
+      PageDown: [row + 10, column],
     };
     if (!(key in ways)) return false;
     const within = (value, most) => Math.min(Math.max(value, 0), most);
@@ -146,9 +152,10 @@ export class HeatCanvas {
 
   #reveal() {
     const left = this.cursor.column * this.#cell.width;
+    const right = left + this.#cell.width;
     const { scrollLeft, clientWidth } = this.#scroll;
     if (left < scrollLeft) this.#scroll.scrollLeft = left;
-    else if (left + this.#cell.width > scrollLeft + clientWidth) this.#scroll.scrollLeft = left + this.#cell.width - clientWidth;
+    else if (right > scrollLeft + clientWidth) this.#scroll.scrollLeft = right - clientWidth;
   }
 
   #tell(onCell) {

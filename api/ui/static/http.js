@@ -44,8 +44,8 @@ export async function postJson(path, body) {
 }
 
 function unreachable(error) {
-  if (error instanceof TypeError || error.name === "TimeoutError") throw new Unreachable("The daemon does not answer.", { cause: error });
-  throw error;
+  const isOurs = !(error instanceof TypeError || error.name === "TimeoutError");
+  throw isOurs ? error : new Unreachable("The daemon does not answer.", { cause: error });
 }
 
 async function failure(response) {

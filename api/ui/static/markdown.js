@@ -1,6 +1,6 @@
 // Markdown as elements. Everything that is not one of the forms below is text: no markup of the model's gets through.
 
-import { el } from "./dom.js";
+import { el, scrolling } from "./dom.js";
 import { inline } from "./inline.js";
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)/;
@@ -55,7 +55,8 @@ function kindOf(lines, at) {
   if (RULE.test(line)) return "rule";
   if (QUOTE.test(line)) return "quote";
   if (ITEM.test(line)) return "list";
-  if (line.includes("|") && at + 1 < lines.length && lines[at + 1].includes("-") && TABLE_LINE.test(lines[at + 1])) return "table";
+  const next = lines[at + 1] ?? "";
+  if (line.includes("|") && next.includes("-") && TABLE_LINE.test(next)) return "table";
   return "paragraph";
 }
 
@@ -81,12 +82,15 @@ const ENDS = {
     return until(lines, at, (i) => {
       const line = lines[i];
       if (ITEM.test(line)) return isOrdered(line) !== ordered && !/^ {2,}/.test(line);
-      if (!line.trim()) return !lines.slice(i + 1, i + 2).some((next) => /^ {2,}\S/.test(next) || (ITEM.test(next) && isOrdered(next) === ordered));
+      if (!line.trim()) return !goesOn(lines[i + 1] ?? "", ordered);
       return !/^\s/.test(line) && (!lines[i - 1].trim() || kindOf(lines, i) !== "paragraph");
     });
   },
-  paragraph: (lines, at) => until(lines, at, (i) => !lines[i].trim() || !["paragraph"].includes(kindOf(lines, i))),
+  paragraph: (lines, at) => until(lines, at, (i) => !lines[i].trim() || kindOf(lines, i) !== "paragraph"),
 };
+
+/** Whether a line after an empty one still belongs to a list. */
+const goesOn = (line, ordered) => /^ {2,}\S/.test(line) || (ITEM.test(line) && isOrdered(line) === ordered);
 
 const isOrdered = (line) => /\d/.test(ITEM.exec(line)[2]);
 
@@ -111,12 +115,13 @@ const RENDERERS = {
   list(lines, depth) {
     const ordered = isOrdered(lines[0]);
     const start = ordered ? Number.parseInt(ITEM.exec(lines[0])[2], 10) : 1;
-    return el(ordered ? "ol" : "ul", { start: start === 1 ? null : start }, items(lines).map((own) => item(own, depth)));
+    const shown = items(lines).map((own) => item(own, depth));
+    return el(ordered ? "ol" : "ul", { start: start === 1 ? null : start }, shown);
   },
   table(lines) {
     const [head, , ...rows] = lines.map(cells);
     const row = (own, name) => el("tr", {}, head.map((_, column) => el(name, {}, inline(own[column] ?? ""))));
-    return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table" },
+    return scrolling("Table",
       el("table", {}, el("thead", {}, row(head, "th")), el("tbody", {}, rows.map((own) => row(own, "td")))));
   },
   paragraph: (lines) => el("p", {}, inline(lines.join("\n"))),

@@ -1,6 +1,6 @@
 // Rebalancing: what moving experts would bring, first; and then doing it.
 
-import { byId, el, table } from "./dom.js";
+import { button, byId, el, scrolling, table } from "./dom.js";
 import { bytes, count, milliseconds, plural } from "./format.js";
 import { HttpError, postJson } from "./http.js";
 
@@ -15,9 +15,10 @@ const box = byId("rebalance");
 const status = el("p", { role: "status", class: "note" });
 const proposal = el("div", { class: "proposal" });
 const automatic = el("input", { type: "checkbox", onchange: () => act(setAutomatic) });
-const look = el("button", { type: "button", class: "primary", onclick: () => act(() => propose(false)) }, "See what would move");
-const back = el("button", { type: "button", class: "quiet", onclick: () => act(() => propose(true)) }, "Take the last round back");
-const controls = el("p", { class: "actions" }, look, back, el("label", { class: "compact check" }, automatic, "The daemon moves experts by itself"));
+const look = button("See what would move", () => act(() => propose(false)), "primary");
+const back = button("Take the last round back", () => act(() => propose(true)));
+const controls = el("p", { class: "actions" }, look, back,
+  el("label", { class: "compact check" }, automatic, "The daemon moves experts by itself"));
 
 /** moved: is called when experts have changed places. */
 export function start(moved) {
@@ -30,8 +31,8 @@ export function show(accelerators) {
   if (has === hasAccelerators) return;
   hasAccelerators = has;
   if (has) void meet();
-  else box.replaceChildren(el("p", { class: "note" },
-    "All experts lie in RAM. With ", el("code", {}, "isotherm serve --accelerator"), " the hot ones lie on accelerators and follow the traffic."));
+  else box.replaceChildren(el("p", { class: "note" }, "All experts lie in RAM. With ",
+    el("code", {}, "isotherm serve --accelerator"), " the hot ones lie on accelerators and follow the traffic."));
 }
 
 /** Ask how rebalancing stands: it may be that nothing can be moved. */
@@ -72,8 +73,9 @@ function told(report) {
   roundsBack = report.rounds_back;
   back.disabled = !roundsBack;
   const { rounds_made: made, rest_tokens: rest } = report;
-  const rounds = made ? `${plural(made, "round")} made so far, ${count(roundsBack)} can be taken back` : "No round was made yet";
-  status.textContent = `${rounds}${rest > 0 ? `; none is begun by itself for the next ${plural(Math.ceil(rest), "token")}` : ""}.`;
+  const rounds = `${plural(made, "round")} made so far, ${count(roundsBack)} can be taken back`;
+  const pause = `; none is begun by itself for the next ${plural(Math.ceil(rest), "token")}`;
+  status.textContent = `${made ? rounds : "No round was made yet"}${rest > 0 ? pause : ""}.`;
 }
 
 async function setAutomatic() {
@@ -94,33 +96,37 @@ async function propose(isBack) {
 
 function offer(report, isBack) {
   const { swaps } = report;
-  const sum = `${plural(swaps.length, "swap")}: ${bytes(report.nbytes)} over the link in ${milliseconds(report.transfer_ms)}, `
-    + `${report.saving_ms < 0 ? "losing" : "saving"} ${milliseconds(Math.abs(report.saving_ms))} in the next ${count(swaps[0].horizon)} tokens.`;
+  const gain = `${report.saving_ms < 0 ? "losing" : "saving"} ${milliseconds(Math.abs(report.saving_ms))}`;
+  const way = `${bytes(report.nbytes)} over the link in ${milliseconds(report.transfer_ms)}`;
+  const sum = `${plural(swaps.length, "swap")}: ${way}, ${gain} in the next ${count(swaps[0].horizon)} tokens.`;
   const rows = swaps.map((swap) => [
     String(swap.layer), `${swap.promoted} → gpu${swap.device}`, `${swap.demoted} → RAM`,
-    `${swap.promoted_rate.toFixed(3)} against ${swap.demoted_rate.toFixed(3)}`, milliseconds(swap.saving_ms), milliseconds(swap.transfer_ms),
+    `${swap.promoted_rate.toFixed(3)} against ${swap.demoted_rate.toFixed(3)}`,
+    signed(swap.saving_ms), milliseconds(swap.transfer_ms),
   ]);
   const head = ["Layer", "Comes", "Goes", "Chosen, times a token", "Saves", "Takes"];
   const title = isBack ? "What would be taken back" : "What would move";
   return [
     el("p", {}, el("strong", {}, `${title}. `), sum),
-    el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, table(title, head, rows, [4, 5])),
+    scrolling(title, table(title, head, rows, [4, 5])),
     el("p", { class: "actions" },
-      el("button", { type: "button", class: "primary", onclick: () => act(() => run(isBack)) }, isBack ? "Take them back" : "Move them"),
-      el("button", { type: "button", class: "quiet", onclick: () => proposal.replaceChildren() }, "Leave them")),
+      button(isBack ? "Take them back" : "Move them", () => act(() => run(isBack)), "primary"),
+      button("Leave them", () => proposal.replaceChildren())),
   ];
 }
+
+const signed = (value) => (value < 0 ? `−${milliseconds(-value)}` : milliseconds(value));
 
 async function run(isBack) {
   let report = await postJson(PATH, { rollback: isBack, dry_run: false });
   const begun = report.swaps.length;
-  proposal.replaceChildren(el("p", {}, `Moving ${plural(begun, "expert")} …`));
+  proposal.replaceChildren(el("p", {}, `${plural(begun, "swap")} under way …`));
   look.focus({ preventScroll: true });
   while (report.under_way) {
     await new Promise((resolve) => { setTimeout(resolve, AGAIN_MS); });
     report = await postJson(PATH, {});
   }
   told(report);
-  proposal.replaceChildren(el("p", { class: "done" }, begun ? `${plural(begun, "expert")} changed places.` : "Nothing had to move any more."));
+  proposal.replaceChildren(el("p", {}, begun ? `${plural(begun, "swap")} done.` : "Nothing had to move any more."));
   onMoved();
 }

@@ -1,7 +1,7 @@
 // The view of the server: what runs, on what, and what had to give way.
 
 import { bar, stackedBar, terms } from "./bars.js";
-import { byId, el, setText } from "./dom.js";
+import { button, byId, el, setText } from "./dom.js";
 import { bytes, clock, count, duration, percent, plural } from "./format.js";
 import { postJson } from "./http.js";
 
@@ -34,6 +34,7 @@ function factsOf(status) {
   const formats = Object.entries(model.formats).map(([name, row]) =>
     `${plural(row.tensors, "tensor")} in ${name}, run as ${row.packed}${row.exact ? "" : " (encoded again)"}`);
   const replaced = Object.entries(status.self_test.replaced).map(([kernel, tier]) => `${kernel} runs as ${tier}`);
+  const found = `${percent(prefix.hit / prefix.queried)} of ${count(prefix.queried)} prompt tokens were found`;
   return [
     ["Health", status.reason ? `${status.state}: ${status.reason}` : status.state],
     ["Up for", `${duration(status.uptime_s)}, process ${status.pid}, loaded in ${status.load_s.toFixed(1)} s`],
@@ -41,9 +42,10 @@ function factsOf(status) {
     ["Model", `${model.id} (${model.architecture}), context ${count(model.context)} tokens`],
     ["File", model.path],
     ["Weights", formats.join("; ")],
-    ["Memory", `${bytes(memory.resident_bytes)} in use: ${bytes(memory.weight_bytes)} weights, ${bytes(memory.kv_bytes)} KV cache`],
+    ["Memory", `${bytes(memory.resident_bytes)} in use: ${bytes(memory.weight_bytes)} weights, `
+      + `${bytes(memory.kv_bytes)} KV cache`],
     ["Kernels", [`${status.kernels}, ${plural(status.threads, "thread")}`, ...replaced].join("; ")],
-    ["Prefix cache", prefix.queried ? `${percent(prefix.hit / prefix.queried)} of ${count(prefix.queried)} prompt tokens were found` : "not asked yet"],
+    ["Prefix cache", prefix.queried ? found : "not asked yet"],
     ["Preemptions", count(status.preemptions)],
     ["Pack cache", status.pack_cache ? `${status.pack_cache.state}, ${status.pack_cache.path}` : "off"],
   ];
@@ -60,12 +62,12 @@ function showEvents({ counts, recent }) {
   const details = Object.fromEntries(recent.map((event) => [event.name, event]));
   const lines = Object.entries(counts).map(([name, number]) => {
     const event = details[name];
-    return el("li", {}, el("code", {}, name), ` × ${count(number)}`, event && `, last at ${clock(new Date(event.at * 1000))}: ${event.detail}`);
+    const last = event && `, last at ${clock(new Date(event.at * 1000))}: ${event.detail}`;
+    return el("li", {}, el("code", {}, name), ` × ${count(number)}`, last);
   });
   const made = lines.length ? lines : [el("li", { class: "note" }, "None: nothing had to give way.")];
-  if (made.map((line) => line.textContent).join("\n") !== [...events.children].map((line) => line.textContent).join("\n")) {
-    events.replaceChildren(...made);
-  }
+  const texts = (list) => [...list].map((line) => line.textContent).join("\n");
+  if (texts(made) !== texts(events.children)) events.replaceChildren(...made);
 }
 
 function cardOf(name) {
@@ -90,13 +92,13 @@ class DeviceCard {
     this.#name = name;
     this.#input = el("input", { type: "text", size: 9, placeholder: "6GiB", "aria-label": `Most memory of ${name}` });
     const form = el("form", { class: "actions" }, el("label", { class: "compact" }, "Use no more than ", this.#input),
-      el("button", { type: "submit" }, "Set"),
-      el("button", { type: "button", onclick: () => this.#limit(null) }, "Use all"));
+      el("button", { type: "submit" }, "Set"), button("Use all", () => this.#limit(null)));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       if (this.#input.value.trim()) void this.#limit(this.#input.value.trim());
     });
-    this.node = el("div", { class: "device", role: "group", "aria-label": name }, el("h3", {}, name), this.#text, this.#chart, form, this.#told);
+    this.node = el("div", { class: "device", role: "group", "aria-label": name },
+      el("h3", {}, name), this.#text, this.#chart, form, this.#told);
   }
 
   show(device) {
@@ -107,7 +109,8 @@ class DeviceCard {
     }
     const growing = device.growing ? ", more are coming" : "";
     setText(this.#text, `${device.name}: ${bytes(device.used_bytes)} of ${bytes(device.limit_bytes)} in use, `
-      + `${plural(device.experts, "expert")} in ${bytes(device.expert_bytes)}${growing}; ${count(device.hits)} choices found theirs here.`);
+      + `${plural(device.experts, "expert")} in ${bytes(device.expert_bytes)}${growing}; `
+      + `${count(device.hits)} choices found theirs here.`);
     const parts = [
       { name: "experts", size: device.expert_bytes, kind: "term-0" },
       { name: "all else", size: device.used_bytes - device.expert_bytes, kind: "term-2" },
@@ -119,7 +122,7 @@ class DeviceCard {
     setText(this.#told, "Asking …");
     try {
       await postJson("admin/vram", { [this.#name]: size });
-      setText(this.#told, size === null ? "It may use all of its memory again." : `It uses no more than ${size} from now on.`);
+      setText(this.#told, size ? `It uses no more than ${size} from now on.` : "It may use all of its memory again.");
     } catch (error) {
       setText(this.#told, error.message);
     }

@@ -1,6 +1,6 @@
 // A turn of the conversation on the page.
 
-import { el, setText } from "./dom.js";
+import { button, el, setText } from "./dom.js";
 import { count, plural, rate } from "./format.js";
 import { codeBlock, Markdown } from "./markdown.js";
 
@@ -60,15 +60,15 @@ export class AnswerView {
         codeBlock(pretty(call.arguments), "json"),
         canAnswer && el("label", { class: "result" }, "Its result", inputs[which]))));
     if (canAnswer) {
-      this.#calls.append(el("button", { type: "button", onclick: () =>
-        this.#actions.onResults(this.#answer, inputs.map((input) => input.value)) }, "Send results"));
+      const results = () => inputs.map((input) => input.value);
+      this.#calls.append(button("Send results", () => this.#actions.onResults(this.#answer, results())));
     }
   }
 
   #footer(isLast) {
     const { error, stopped, finish, stats } = this.#answer;
-    const retry = isLast && el("button", { type: "button", class: "quiet", onclick: () => this.#actions.onRetry(this.#answer) },
-      error ? "Try again" : "Another answer");
+    const again = () => this.#actions.onRetry(this.#answer);
+    const retry = isLast && button(error ? "Try again" : "Another answer", again, "quiet");
     return [
       error && el("p", { class: "fault", role: "alert" }, error),
       el("p", { class: "note" }, [stopped && "Stopped.", ENDS[finish], told(stats)].filter(Boolean).join(" "), retry),
