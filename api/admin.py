@@ -42,8 +42,11 @@ _PATHS = (
     "GET /version",
     "GET /admin/status",
     "GET /admin/placement",
+    "GET /admin/experts",
+    "GET /admin/plan",
     "POST /admin/rebalance",
     "POST /admin/vram",
+    "GET /ui",
 )
 _OLLAMA = "Ollama is running"  # the words by which its clients know that somebody speaks their dialect
 

@@ -1,4 +1,4 @@
-"""API keys. Every route but /health needs one as soon as one key is set."""
+"""API keys. Every route but /health and the dashboard's files needs one as soon as one key is set."""
 
 import hashlib
 import hmac
@@ -14,18 +14,21 @@ _HOW = "this server needs an API key: send it as 'Authorization: Bearer KEY' or 
 
 
 class ApiKeys:
-    """Lets a request pass if its key's digest is among `digests`. names: of keys, by digest.
+    """Lets a request pass if its key's digest is among `digests`, or its path among `open_paths`. names: of keys, by
+    digest.
 
     Notes in the request's state `key_name`, by which logs and metrics know it, and `tenant`, by which its caches are
     kept apart: of one length, so that it can be told from what is appended to it.
     """
 
-    def __init__(self, app: ASGIApp, digests: frozenset[bytes], names: Mapping[bytes, str]) -> None:
-        self.app = app
+    def __init__(
+        self, app: ASGIApp, digests: frozenset[bytes], names: Mapping[bytes, str], open_paths: frozenset[str]
+    ) -> None:
+        self.app, self.open_paths = app, open_paths
         self.names = {digest: names.get(digest, digest.hex()) for digest in digests}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] == "/health" or not self.names:
+        if scope["type"] != "http" or scope["path"] in self.open_paths or not self.names:
             await self.app(scope, receive, send)
             return
         name = self._name(_keys(Headers(scope=scope)))

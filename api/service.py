@@ -10,6 +10,7 @@ from ..daemon.events import EventLog
 from ..daemon.metrics import Metrics
 from ..daemon.structures import Structures
 from ..daemon.tokenizer import Tokenizer
+from ..placement.trace import Phase
 from .chat.speech import Speech
 from .record import Sink
 
@@ -40,9 +41,10 @@ class Limits:
 class Service:
     """One served model.
 
-    created: seconds since the epoch. status: what /admin/status answers. api_keys: sha256 digests of the accepted keys;
-    empty leaves the server open. key_names: by digest, for logs and metrics; keys of one name are one tenant's.
-    cors_origins: of the pages that browsers let in, such as https://chat.example; "*" is all.
+    created: seconds since the epoch. status, plan, experts: what the routes below /admin of these names answer.
+    api_keys: sha256 digests of the accepted keys; empty leaves the server open. key_names: by digest, for logs and
+    metrics; keys of one name are one tenant's. cors_origins: of the pages that browsers let in, such as
+    https://chat.example; "*" is all.
     sinks: are told of each request when it has ended. reasoning_names: the fields of OpenAI's messages in which
     reasoning is told. speech: how the model writes reasoning and calls.
     """
@@ -56,6 +58,8 @@ class Service:
     metrics: Metrics
     events: EventLog
     status: Callable[[], Mapping[str, Any]]
+    plan: Callable[[], Mapping[str, Any] | None]
+    experts: Callable[[Phase], Mapping[str, Any]]
     api_keys: frozenset[bytes] = frozenset()
     key_names: Mapping[bytes, str] = field(default_factory=dict)
     cors_origins: tuple[str, ...] = ()

@@ -177,6 +177,7 @@ class AcceleratorKeeper:
             given_back_bytes=residency.given_back_bytes,
             decode_tok_s=self._decode.rate,
             prefill_tok_s=self._prefill.rate,
+            coming=residency.on_their_way(),
         )
 
 

@@ -29,7 +29,8 @@ class DeviceStats:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceleratorStats:
     """experts, hits: of the CPU. given_back_bytes: RAM that experts on accelerators do not take any more. decode_tok_s,
-    prefill_tok_s: of recent steps that did only that, on the accelerators' clock; None before there were any."""
+    prefill_tok_s: of recent steps that did only that, on the accelerators' clock; None before there were any. coming:
+    layer, expert and device of experts that are being brought."""
 
     devices: tuple[DeviceStats, ...]
     experts: int
@@ -37,6 +38,7 @@ class AcceleratorStats:
     given_back_bytes: int
     decode_tok_s: float | None
     prefill_tok_s: float | None
+    coming: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def hit_rate(self) -> float | None:

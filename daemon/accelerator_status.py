@@ -1,7 +1,6 @@
 """What `isotherm status` tells of accelerators: who has what, how it is used, and the foretold beside the measured."""
 
 import threading
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from ..placement.placed import Placement
 from ..placement.plan import Plan, Rate
 from .accelerator_keeper import AcceleratorKeeper, device_json, ram_json
 from .machine import lower_priority
+from .speed import predicted_json
 
 
 class AcceleratorStatus:
@@ -37,8 +37,7 @@ class AcceleratorStatus:
         }
 
     def _predicted(self, placement: Placement) -> dict[str, Any]:
-        """as_planned: the numbers are the plan's; else for where experts lie now, None until they are known."""
-        plan, traffic = self._plan, self._plan.traffic
+        plan = self._plan
         of, decode, prefill = self._foretold
         as_planned = _same(placement, plan.placement)
         if as_planned:
@@ -46,14 +45,7 @@ class AcceleratorStatus:
         elif not _same(placement, of):
             decode = prefill = None
             self._foretell(placement)
-        return {
-            "as_planned": as_planned,
-            "streams": traffic.streams,
-            "context": traffic.context,
-            "prompt": traffic.prompt,
-            "decode_tok_s": None if decode is None else asdict(decode),
-            "prefill_tok_s": None if prefill is None else asdict(prefill),
-        }
+        return predicted_json(plan, decode, prefill, as_planned=as_planned)
 
     def _foretell(self, placement: Placement) -> None:
         """Beside: for a large model it takes seconds, in which whoever asks would hold up all answers."""

@@ -23,12 +23,14 @@ from ..experts.outline import shape_of
 from ..experts.progress import Progress
 from ..experts.store import PackedStore
 from ..placement.plan import Plan
+from ..placement.plan_file import to_json
 from .attendants import Attendant
 from .budget import StepBudget
 from .chat_template import ChatTemplate
 from .config import Config, ConfigError, readable
 from .engine import Engine
 from .events import EventLog
+from .expert_map import ExpertMap
 from .kv_cache import BlockPool
 from .machine import default_threads, free_memory
 from .memory import GIB, demand_of, plan_blocks, plan_offload
@@ -41,6 +43,7 @@ from .runner import DecoderRunner, load_runner, load_weights
 from .scheduler import Scheduler
 from .self_test import check_ops
 from .served_plan import obeyed, read_plan
+from .speed import speed
 from .structures import Structures
 from .throughput import Throughput
 from .tokenizer import Tokenizer
@@ -110,6 +113,8 @@ class Assembly:
     rebalanced: "Rebalanced | None"
     engine: Engine
     accelerators: "AcceleratorStatus | None"
+    experts: ExpertMap
+    plan: Plan | None
     tokenizer: Tokenizer
     chat_template: ChatTemplate
     structures: Structures
@@ -127,7 +132,7 @@ class Assembly:
     def status(self) -> dict[str, Any]:
         """What /admin/status answers. Sizes in bytes, times in seconds."""
         stats, spec, events = self.engine.stats(), self.model.spec, self.engine.events
-        kernels = self.runner.tile_kernels
+        kernels, accelerators = self.runner.tile_kernels, self.accelerators.show() if self.accelerators else None
         return {
             "state": stats.state,
             "reason": stats.reason,
@@ -152,7 +157,8 @@ class Assembly:
                 "weight_bytes": self.runner.weight_bytes,
                 "kv_bytes": self.kv_bytes,
             },
-            "accelerators": self.accelerators.show() if self.accelerators else None,
+            "accelerators": accelerators,
+            "speed": speed(stats, self.plan, accelerators),
             "pack_cache": self.cache.status() if self.cache else None,
             "kv": {
                 "format": self.config.kv_cache,
@@ -172,6 +178,10 @@ class Assembly:
                 "recent": [{"name": e.name, "detail": e.detail, "at": e.at} for e in events.recent()],
             },
         }
+
+    def plan_json(self) -> dict[str, Any] | None:
+        """What /admin/plan answers: the plan by which it was loaded, None without one."""
+        return None if self.plan is None else to_json(self.plan)
 
 
 def formats_of(model: Model) -> dict[str, dict[str, Any]]:
@@ -232,6 +242,8 @@ def assemble(config: Config, progress: Progress) -> Assembly:
         rebalanced=accelerated.rebalanced if accelerated else None,
         engine=engine,
         accelerators=_shown(accelerated, accelerators, engine) if accelerated and accelerators else None,
+        experts=ExpertMap(recorder, accelerators),
+        plan=accelerated.plan if accelerated else plan,
         tokenizer=tokenizer,
         chat_template=template,
         structures=Structures(tokenizer),

@@ -235,6 +235,10 @@ class Residency:
         """Experts of a layer that are on their way to accelerators."""
         return frozenset(arrival.expert for arrival in self._arrivals if arrival.layer == layer)
 
+    def on_their_way(self) -> tuple[tuple[int, int, int], ...]:
+        """Layer, expert and accelerator of each expert that is."""
+        return tuple((arrival.layer, arrival.expert, arrival.device) for arrival in self._arrivals)
+
     def free(self, layer: int, device: int) -> None:
         """Give back the slots of a layer, to which nothing is on its way; the CPU computes the experts in them. Waits
         until nothing reads them."""

@@ -34,10 +34,13 @@ class TraceBuilder:
         weights: NDArray[np.floating],
         sequences: NDArray[np.int64],
         sizes: Sequence[int] = (),
-    ) -> None:
-        """One step of decode tokens. ids, weights: [layers, tokens, top_k]; sequences: int64 [tokens], a number that
-        tells the sequence of each token from all others since the last `clear`. sizes: of several steps, which cost
-        less together, how many of the tokens each had."""
+    ) -> NDArray[np.int64]:
+        """One step of decode tokens; how many of them went to each expert, [layers, experts].
+
+        ids, weights: [layers, tokens, top_k]; sequences: int64 [tokens], a number that tells the sequence of each token
+        from all others since the last `clear`. sizes: of several steps, which cost less together, how many of the
+        tokens each had.
+        """
         expected = (len(self._first), len(sequences), self._total.top_k)
         if ids.shape != expected or weights.shape != expected:
             raise TraceError(f"choices have the shape {ids.shape}, weights {weights.shape}, instead of {expected}")
@@ -50,10 +53,16 @@ class TraceBuilder:
         distinct = self._distinct(flat, sizes) if sizes else np.count_nonzero(counts, axis=1)
         self._end_steps("decode", len(sizes) or 1, distinct)
         self._keep(ids.transpose(1, 0, 2), sequences)
+        return counts
 
-    def add_prefill(self, ids: Sequence[NDArray[np.integer]], weights: Sequence[NDArray[np.floating]]) -> None:
-        """One step of prompt tokens. ids, weights: for each layer [tokens, top_k], or one array [layers, tokens,
-        top_k]; layers may have different numbers of tokens, none too."""
+    def add_prefill(
+        self, ids: Sequence[NDArray[np.integer]], weights: Sequence[NDArray[np.floating]]
+    ) -> NDArray[np.int64]:
+        """One step of prompt tokens; how many of them went to each expert, [layers, experts].
+
+        ids, weights: for each layer [tokens, top_k], or one array [layers, tokens, top_k]; layers may have different
+        numbers of tokens, none too.
+        """
         shapes = [layer.shape for layer in ids]
         top_k = self._total.top_k
         if [layer.shape for layer in weights] != shapes or len(shapes) != len(self._first):
@@ -66,6 +75,7 @@ class TraceBuilder:
         tokens = np.array([shape[0] for shape in shapes], np.float64)
         counts = self._count("prefill", flat, np.concatenate([layer.ravel() for layer in weights]), tokens)
         self._end_steps("prefill", 1, np.count_nonzero(counts, axis=1))
+        return counts
 
     def trace(self) -> RoutingTrace:
         """A copy of what came since the last `clear`. The sample goes sequence by sequence, each in its own order, the

@@ -86,16 +86,17 @@ def _signal_reason(number: int) -> str:
 
 def _announce(state: DaemonState) -> None:
     _tell(f"{state.model} is served at {state.url}/v1")
-    for line in hints(state.port):
+    for line in hints(state.port, state.url):
         _tell(line)
     _tell(f"process {state.pid}, log {state.log}")
 
 
-def hints(port: int) -> tuple[str, ...]:
+def hints(port: int, url: str) -> tuple[str, ...]:
     """What one can do with a daemon that is ready, in lines."""
     where = f" --port {port}" if len(live_daemons()) > 1 else ""
     commands = (("talk", "chat"), ("look", "status"), ("end", "stop"))
-    return tuple(f"  {what:4}  {program()} {command}{where}" for what, command in commands)
+    lines = [f"  {what:4}  {program()} {command}{where}" for what, command in commands]
+    return (*lines, f"  see   {url}/ui")
 
 
 def _tell(words: str) -> None:

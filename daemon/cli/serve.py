@@ -229,6 +229,8 @@ def _load(
         metrics=assembly.engine.metrics,
         events=assembly.engine.events,
         status=assembly.status,
+        plan=assembly.plan_json,
+        experts=assembly.experts.show,
         api_keys=frozenset(keys.names),
         key_names=keys.names,
         cors_origins=config.cors_origins,
@@ -268,7 +270,7 @@ class _State:
         self._write()
         logger.info("serving %s at %s/v1", self._value.model, self._value.url)
         if self._value.log is None and err.is_terminal:
-            for line in hints(self._value.port):
+            for line in hints(self._value.port, self._value.url):
                 err.print(line, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager

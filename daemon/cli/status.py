@@ -56,6 +56,7 @@ def _rows(data: dict[str, Any], url: str) -> Iterator[tuple[str, str]]:
     model, memory, kv, requests = data["model"], data["memory"], data["kv"], data["requests"]
     reason = f" ({data['reason']})" if data["reason"] else ""
     yield "health", f"{data['state']}{reason}, up for {_duration(data['uptime_s'])} at {url}, process {data['pid']}"
+    yield "dashboard", f"{url}/ui"
     yield "model", f"{model['id']} ({model['architecture']}), context {model['context']} tokens"
     yield "file", model["path"]
     for name, row in model["formats"].items():

@@ -285,13 +285,13 @@ def _flat(routes: Iterable[Any]) -> Iterator[Any]:
             yield from _flat(getattr(route, "routes", None) or route.original_router.routes)
 
 
-def test_every_route_but_health_needs_a_key() -> None:
+def test_every_route_but_health_and_the_dashboards_files_needs_a_key() -> None:
     """[70]"""
     service = keyed()
     asked = [*routes(service), ("GET", "/nowhere"), ("OPTIONS", CHAT), ("GET", "/health/"), ("GET", "//health")]
     open_ones = {path for method, path in asked if call(service, method, path).status_code != 401}
     assert len(asked) > 12
-    assert open_ones == {"/health"}
+    assert open_ones == {"/health", "/ui"}
 
 
 def test_a_refusal_for_want_of_a_key_looks_like_any_other() -> None:

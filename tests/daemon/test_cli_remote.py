@@ -58,9 +58,10 @@ def test_the_address_that_is_printed_can_be_used() -> None:
 
 def test_hints_name_the_port_when_several_daemons_run() -> None:
     write_state(daemon_state(port=1))
-    assert hints(1)[0] == "  talk  isotherm chat"
+    assert hints(1, "http://a:1")[0] == "  talk  isotherm chat"
     write_state(daemon_state(port=2))
-    assert hints(2)[0] == "  talk  isotherm chat --port 2"
+    assert hints(2, "http://a:2")[0] == "  talk  isotherm chat --port 2"
+    assert hints(2, "http://a:2")[-1] == "  see   http://a:2/ui"
 
 
 def test_program_is_named_by_its_path_unless_the_path_variable_finds_it(

@@ -53,6 +53,7 @@ def test_status_shows_formats_load_and_degradations() -> None:
     text = " ".join(result.stdout.split())
     for words in (
         "ready, up for 1 h 01 min",
+        f"dashboard http://127.0.0.1:{port}/ui",
         "3 tensors in IQ3_S, run as q8 (re-encoded, not bit-exact)",
         "1.00 GiB in use, 0.50 GiB of it weights",
         "0.25 GiB reserved, 25% in use, 6 of 8 blocks free, f16; prefixes may fill 24",

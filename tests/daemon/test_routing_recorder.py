@@ -9,6 +9,7 @@ from isotherm.daemon.routing_recorder import RoutingRecorder
 from isotherm.daemon.runner import DecoderRunner
 from isotherm.daemon.step import Chunk, StepPlan
 from isotherm.experts.model import Model, open_model
+from isotherm.placement.trace import PHASES
 from support.engine_runs import make_engine, messages_of, request, running, tokens_of
 from support.engines import engine, greedy, lane
 from support.fake_runner import FakeRunner
@@ -79,6 +80,28 @@ def test_what_was_taken_is_not_counted_again(runner: DecoderRunner, model: Model
     assert recorder.take().phases["decode"].tokens.tolist() == [2.0] * sum(model.spec.moe_layers)
     assert not recorder.news.is_set()
     assert recorder.take().empty
+
+
+def test_recent_choices_are_those_of_the_trace_before_and_after_it_is_taken(
+    runner: DecoderRunner, model: Model
+) -> None:
+    recorder = RoutingRecorder(model, runner)
+    serve(Recorded(runner, recorder), PROMPTS, 12)
+    before = {phase: recorder.recent(phase) for phase in PHASES}
+    trace = recorder.take()
+    for phase in PHASES:
+        use, after = before[phase], recorder.recent(phase)
+        np.testing.assert_allclose(use.counts, trace.phases[phase].counts, rtol=0.03)  # the first ones have faded a bit
+        np.testing.assert_allclose(after.counts, use.counts, rtol=0.02)
+        assert after.tokens == pytest.approx(use.tokens, rel=0.02)
+
+
+def test_many_steps_are_recent_choices_at_once(runner: DecoderRunner, model: Model) -> None:
+    recorder = RoutingRecorder(model, runner)
+    serve(Recorded(runner, recorder), PROMPTS[1:], 60)  # more than are staged
+    use = recorder.recent("decode")
+    assert use.tokens == pytest.approx(3 * 59, rel=0.03)
+    assert use.counts.sum() == pytest.approx(use.tokens * len(recorder.layers) * recorder.top_k)
 
 
 def test_recording_changes_no_bit_of_the_logits(runner: DecoderRunner, model: Model) -> None:

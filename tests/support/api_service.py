@@ -33,6 +33,12 @@ class OneLineMetrics:
         return b"isotherm_up 1.0\n"
 
 
+def no_experts(phase: str) -> dict[str, Any]:
+    """Of a model without any."""
+    empty: dict[str, Any] = {name: [] for name in ("layers", "heat", "where", "coming")}
+    return {"phase": phase, "devices": ["ram"], "experts": 0, "top_k": 0, "tokens": 0.0, **empty}
+
+
 def make_service(engine: ScriptedEngine | EngineClient | list[Step] | str = "Hi", **changes: Any) -> Service:
     """A service whose engine is the given one, or answers each request with the given steps or text."""
     if isinstance(engine, str | list):
@@ -48,6 +54,8 @@ def make_service(engine: ScriptedEngine | EngineClient | list[Step] | str = "Hi"
         "metrics": OneLineMetrics(),
         "events": EventLog(),
         "status": lambda: {"state": "ready"},
+        "plan": lambda: None,
+        "experts": no_experts,
     }
     return Service(**given | changes)
 
@@ -89,9 +97,9 @@ def chunks(response: httpx.Response) -> list[Any]:
 
 
 @contextlib.contextmanager
-def serving(service: Service, **config: Any) -> Iterator[int]:
-    """Serve by uvicorn in a thread; yields the port."""
-    listener = socket.create_server(("127.0.0.1", 0))
+def serving(service: Service, port: int = 0, **config: Any) -> Iterator[int]:
+    """Serve by uvicorn in a thread; yields the port, a free one unless one is named."""
+    listener = socket.create_server(("127.0.0.1", port))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)  # so that an unread stream soon fills it
     server = uvicorn.Server(
         uvicorn.Config(create_app(service), log_level="critical", lifespan="off", timeout_graceful_shutdown=1, **config)
