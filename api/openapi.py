@@ -15,6 +15,12 @@ from starlette.responses import Response
 from .. import __version__
 
 _REFERENCE = "#/components/schemas/{model}"
+_EVENT: dict[str, Any] = {
+    "type": "object",
+    "description": "Each event of the stream",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["data"],
+}
 
 
 # Of every route; `described` adds what their bodies are.
@@ -51,7 +57,7 @@ def described(
     """
     content: dict[str, Any] = {} if answer is None else {"application/json": {"schema": _schema(answer, answers=True)}}
     if stream is not None:
-        content[stream] = {"schema": {"type": "string"}}
+        content[stream] = {"schema": _EVENT if stream == "text/event-stream" else {"type": "string"}}
     failure: dict[str, Any] = {}
     if errors is not None:
         failure = {"content": {"application/json": {"schema": _schema(errors, answers=True)}}}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.strategies import booleans
 from isotherm.api.app import create_app
 from isotherm.api.openapi import document
 from schemathesis import GenerationMode
@@ -28,6 +29,12 @@ OPERATIONS = sorted(f"{method.upper()} {path}" for path, methods in PATHS.items(
 def has_body(operation: str) -> bool:
     method, path = operation.split()
     return "requestBody" in PATHS[path][method.lower()]
+
+
+def may_stream(operation: str) -> bool:
+    method, path = operation.split()
+    kinds = PATHS[path][method.lower()]["responses"]["200"].get("content", {})
+    return not kinds.keys().isdisjoint({"text/event-stream", "application/x-ndjson"})
 
 
 CASES = [(name, GenerationMode.POSITIVE) for name in OPERATIONS]
@@ -65,10 +72,12 @@ def test_the_server_keeps_its_document(name: str, mode: GenerationMode) -> None:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(case=operation.as_strategy(generation_mode=mode))
-    def keeps(case: Any) -> None:
+    @given(case=operation.as_strategy(generation_mode=mode), stream=booleans())
+    def keeps(case: Any, stream: bool) -> None:
         if mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
             case.body.pop("model", None)  # or it would hardly ever be the one that is served
+            if may_stream(name):
+                case.body["stream"] = stream  # or it would hardly ever be true
         case.call_and_validate(checks=CHECKS)
 
     keeps()
