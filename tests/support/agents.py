@@ -1,4 +1,4 @@
-"""A server whose model calls a tool, or answers, or never ends: by what is asked. For clients that agents are built with."""
+"""A server whose model calls a tool, or answers, or never ends, by what is asked: for clients of agents."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
