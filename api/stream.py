@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # the latter for nginx
+SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # the latter for nginx
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class Exchange(Response):
         await self._send_body(send, body, more=False)
 
     async def _stream(self, generation: Generation, scope: Scope, _receive: Receive, send: Send) -> None:
-        headers = Response(headers=_SSE_HEADERS, media_type=self.job.framing.media_type).raw_headers
+        headers = Response(headers=SSE_HEADERS, media_type=self.job.framing.media_type).raw_headers
         headers = [(name, value) for name, value in headers if name != b"content-length"]
         await self._send(send, {"type": "http.response.start", "status": 200, "headers": headers})
         frames = events(generation, self.job, self.service.limits.ping_interval, scope["state"]["request_id"])

@@ -63,6 +63,11 @@ class Fleet(Generic[T]):
         self._thread: threading.Thread | None = None
 
     @property
+    def refusal(self) -> str | None:
+        """Why nothing is taken in any more, None while it is."""
+        return self._refusal
+
+    @property
     def names(self) -> tuple[str, ...]:
         """All models that are known, the default first."""
         return tuple(self._members)
@@ -84,6 +89,12 @@ class Fleet(Generic[T]):
             value = member.value
             if value is not None:
                 yield member.name, value
+
+    def ready(self) -> Iterator[tuple[str, T]]:
+        """The models that take requests now."""
+        for member in self._members.values():
+            if member.state == "ready" and member.value is not None:
+                yield member.name, member.value
 
     def find(self, name: str) -> T | None:
         """A model, if it is loaded."""

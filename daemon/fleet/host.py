@@ -102,5 +102,3 @@ def give_back() -> None:
 
 def _unseen(stage: str, done: int, total: int) -> None:
     """Nobody looks at this progress."""
-
-

@@ -3,7 +3,6 @@
 import gc
 import weakref
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest

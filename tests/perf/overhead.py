@@ -27,12 +27,11 @@ if __name__ == "__main__":  # also as the clients' process
 
 import numpy as np
 import uvicorn
-from isotherm.api.app import create_app
 from isotherm.api.service import Service
 from isotherm.daemon.cli.connection import Connection
 from isotherm.daemon.mailbox import Mailbox, wake
 from isotherm.daemon.messages import Finished, Submit, Token, Usage
-from support.api_service import make_service, wait_until
+from support.api_service import app_of, make_service, wait_until
 from support.engine_runs import make_engine, running
 from support.fake_runner import FakeRunner
 from support.scripted_engine import VOCAB_SIZE, ScriptedEngine
@@ -86,7 +85,7 @@ class BusyRunner(FakeRunner):
 def serving(service: Service) -> Iterator[tuple[int, list[float]]]:
     """As the daemon does it. The port, and a list that gets the CPU seconds of the event loop's thread when asked by
     a request to /version."""
-    app, cpu = create_app(service), []
+    app, cpu = app_of(service), []
 
     async def timed(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["path"] == "/version":
