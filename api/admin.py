@@ -98,8 +98,8 @@ def router(server: Server) -> APIRouter:
         return _json({"version": __version__})
 
     @routes.get("/admin/status", **described(answer=dict[str, Any]))
-    async def status() -> Response:
-        return _json(dict(server.status()))
+    async def status(model: str | None = None) -> Response:
+        return _json(dict(server.status(None if model is None else server.named(model))))
 
     return routes
 

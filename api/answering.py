@@ -49,7 +49,9 @@ async def served(server: Server, request: Request, raw: bytes, manners: Manners 
     """The model of a request that is answered in one piece, once it is loaded. Raises UnknownModelError, ClientGone,
     and what `Fleet.lease` does."""
     name, _, held = await _model_of(server, raw, manners)
-    return hold(request.scope, held or await unless_gone(request.receive, server.models.lease(name)))
+    if held is None:
+        held = await unless_gone(request.receive, server.models.lease(name))
+    return hold(request.scope, held)
 
 
 async def _model_of(server: Server, raw: bytes, manners: Manners) -> tuple[str, bool, Held | None]:

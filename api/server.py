@@ -64,17 +64,17 @@ class Rendered(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """created: seconds since the epoch. status: what /admin/status answers. api_keys: sha256 digests of the accepted
-    keys; empty leaves the server open. key_names: by digest, for logs and metrics; keys of one name are one tenant's.
-    cors_origins: of the pages that browsers let in, such as https://chat.example; "*" is all. sinks: are told of each
-    request when it has ended.
+    """created: seconds since the epoch. status: what /admin/status answers, of a model by its id. api_keys: sha256
+    digests of the accepted keys; empty leaves the server open. key_names: by digest, for logs and metrics; keys of one
+    name are one tenant's. cors_origins: of the pages that browsers let in, such as https://chat.example; "*" is all.
+    sinks: are told of each request when it has ended.
     """
 
     models: Models
     created: int
     metrics: Rendered
     events: EventLog
-    status: Callable[[], Mapping[str, Any]]
+    status: Callable[[str | None], Mapping[str, Any]]
     api_keys: frozenset[bytes] = frozenset()
     key_names: Mapping[bytes, str] = field(default_factory=dict)
     cors_origins: tuple[str, ...] = ()

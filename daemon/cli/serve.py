@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -53,7 +53,6 @@ from .serve_options import (
 
 if TYPE_CHECKING:
     from ...api.sinks import Sinks
-    from ..assembly import Assembly
     from .server import DaemonServer
 
 logger = logging.getLogger(__name__)
@@ -159,18 +158,12 @@ def _run(config: Config, keys: KeyFile, listener: socket.socket, state: "_State"
     _stop_at_once_on_signals()
     sinks = _open_sinks(config)
     with _kept_for_good():
-        server, assembly = _load(config, keys, sinks, listener, state)
+        server = _load(config, keys, sinks, listener, state)
     from ..housekeeping import tidy
 
-    cache, keeper, rebalanced = assembly.cache, assembly.keeper, assembly.rebalanced
     try:
-        with (
-            cache.writing() if cache else nullcontext(),
-            keeper.keeping() if keeper else nullcontext(),
-            rebalanced.keeping() if rebalanced else nullcontext(),
-        ):
-            threading.Thread(target=tidy, name="isotherm-tidy", daemon=True).start()
-            reason = server.serve_on(listener)
+        threading.Thread(target=tidy, name="isotherm-tidy", daemon=True).start()
+        reason = server.serve_on(listener)
     except BindError as error:
         fail(str(error), ExitCode.ADDRESS)
     finally:
@@ -203,47 +196,29 @@ def _kept_for_good() -> Iterator[None]:
         gc.enable()
 
 
-def _load(
-    config: Config, keys: KeyFile, sinks: "Sinks", listener: socket.socket, state: "_State"
-) -> tuple["DaemonServer", "Assembly"]:
-    """The server over the loaded model, and what it is made of."""
+def _load(config: Config, keys: KeyFile, sinks: "Sinks", listener: socket.socket, state: "_State") -> "DaemonServer":
+    """The server over the models, of which the default is loaded and at work."""
     from ...api.app import create_app
-    from ...api.service import Limits, Service
-    from ..assembly import assemble
+    from .join import join
     from .server import DaemonServer
 
+    server, fleet, loader = join({config.model_id: config}, keys, sinks)
     try:
         with refusals(), state.progress() as report:
-            assembly = assemble(config, report)
+            hosted = loader.assembled(fleet.default, report)
     except OSError as error:  # compiled kernels and the state are written while loading
         remedy = "free some space, or set XDG_CACHE_HOME and XDG_STATE_HOME to folders that can be written"
         fail(f"loading failed: {error}; {remedy}", ExitCode.FAILURE)
-    service = Service(
-        client=assembly.engine.client,
-        tokenizer=assembly.tokenizer,
-        chat_template=assembly.chat_template,
-        structures=assembly.structures,
-        model_id=config.model_id,
-        created=assembly.created,
-        metrics=assembly.engine.metrics,
-        events=assembly.engine.events,
-        status=assembly.status,
-        api_keys=frozenset(keys.names),
-        key_names=keys.names,
-        cors_origins=config.cors_origins,
-        sinks=sinks.all,
-        reasoning_names=("reasoning_content", "reasoning") if config.reasoning_alias else ("reasoning_content",),
-        limits=Limits(max_choices=min(Limits().max_choices, config.max_queued)),  # more could never be queued
-    )
-    assembly.engine.metrics.add(sinks.metrics)
-    logger.info("loaded %s in %.1f s", config.model_id, assembly.load_s)
+    fleet.adopt(fleet.default, hosted)
+    logger.info("loaded %s in %.1f s", fleet.default, hosted.assembly.load_s)
     if not keys.names and not is_local(listener):
-        assembly.engine.events.record("open_to_network", _OPEN)
+        server.events.record("open_to_network", _OPEN)
     if keys.exposed is not None:
-        assembly.engine.events.record("api_keys_exposed", keys.exposed)
-    server = DaemonServer(create_app(service), assembly, state.ready)
-    _on_hangup(server.handle_exit)
-    return server, assembly
+        server.events.record("api_keys_exposed", keys.exposed)
+    daemon = DaemonServer(create_app(server), fleet, config, state.ready)
+    _on_hangup(daemon.handle_exit)
+    hosted.start()
+    return daemon
 
 
 class _State:

@@ -299,6 +299,8 @@ class Fleet(Generic[T]):
             value, member.value = member.value, None
             if value is not None:
                 value.close()
+            del value
+            self._loader.tidy()
 
         try:
             await self._in_thread(work)

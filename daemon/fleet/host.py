@@ -48,11 +48,9 @@ class Hosted(Generic[S]):
         assembly.engine.start()
 
     def close(self) -> None:
-        """Stop the engine, keep what is to be kept, and give the memory back. It is of no use afterwards."""
+        """Stop the engine, and keep what is to be kept."""
         self.assembly.engine.stop()
         self._tended.close()
-        del self.assembly, self.service
-        give_back()
 
 
 class ModelLoader(Generic[S]):
@@ -80,6 +78,10 @@ class ModelLoader(Generic[S]):
         gc.freeze()  # it stays for long, so no garbage is looked for in it
         logger.info("loaded %s in %.1f s", name, hosted.assembly.load_s)
         return hosted
+
+    def tidy(self) -> None:
+        """See `Loader`."""
+        give_back()
 
     def assembled(self, name: str, progress: Progress) -> Hosted[S]:
         """A model whose engine is still to be started."""

@@ -25,9 +25,10 @@ class Loaded(Protocol):
 
 
 T = TypeVar("T", bound=Loaded)
+T_co = TypeVar("T_co", bound=Loaded, covariant=True)
 
 
-class Loader(Protocol[T]):
+class Loader(Protocol[T_co]):
     """What loads models. Its methods are called in threads, one at a time."""
 
     def demand(self, name: str) -> Callable[[int], object]:
@@ -35,8 +36,12 @@ class Loader(Protocol[T]):
         `load` does for one that cannot be served at all."""
         ...
 
-    def load(self, name: str, progress: Progress) -> T:
+    def load(self, name: str, progress: Progress) -> T_co:
         """Load it. `progress` may raise to stop that."""
+        ...
+
+    def tidy(self) -> None:
+        """Give back the memory of a model that was closed, and that nobody knows any more."""
         ...
 
 

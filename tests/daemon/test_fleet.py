@@ -48,6 +48,9 @@ class Machine:
 
         return enough
 
+    def tidy(self) -> None:
+        self.tidied = set(self.loaded)
+
     def load(self, name: str, progress: Callable[[str, int, int], None]) -> Weights:
         if name in self.gates:
             while not self.gates[name].wait(0.005):

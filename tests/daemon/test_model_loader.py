@@ -59,8 +59,9 @@ def test_nothing_of_a_closed_model_is_left(models: dict[str, Config]) -> None:
     arena = next(iter(runner._cache._layers.values())).base
     parts = (runner, runner._weights.vectors["final_norm"], runner.team, hosted.assembly.engine, arena)
     left = [weakref.ref(each) for each in parts]
-    del runner, arena, parts
     hosted.close()
+    del runner, arena, parts, hosted
+    loader.tidy()
     assert [each() for each in left] == [None] * len(left)
 
 
@@ -75,6 +76,7 @@ def test_swapping_models_does_not_grow_the_process(models: dict[str, Config]) ->
         answers[name].append(answer(hosted.assembly))
         hosted.close()
         del hosted
+        loader.tidy()
         sizes.append(psutil.Process().memory_info().rss)
     assert max(sizes[4:]) - sizes[3] < 25 << 20
     assert all(each == given[0] for given in answers.values() for each in given)

@@ -64,6 +64,9 @@ class NoLoader:
     def demand(self, name: str) -> Callable[[int], object]:
         raise AssertionError(f"{name} is loaded")
 
+    def tidy(self) -> None:
+        raise AssertionError("nothing was unloaded")
+
     def load(self, name: str, progress: object) -> AsLoaded:
         raise AssertionError(f"{name} is loaded")
 
@@ -97,7 +100,7 @@ def server_of(service: Service) -> Server:
         "created": service.created,
         "metrics": OneLineMetrics(),
         "events": service.events,
-        "status": service.status,
+        "status": lambda _model: service.status(),
         "limits": service.limits,
     }
     return Server(**given | around)
