@@ -53,9 +53,10 @@ class AsLoaded:
 
     service: Service
     nbytes: int = 0
+    closed: Callable[[], None] = lambda: None
 
     def close(self) -> None:
-        pass
+        self.closed()
 
 
 class NoLoader:
