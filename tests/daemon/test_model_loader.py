@@ -1,8 +1,6 @@
 """ModelLoader and Hosted on tiny models: they serve, and give all their memory back."""
 
-import gc
 import weakref
-from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -15,7 +13,7 @@ from isotherm.daemon.messages import Finished
 from support import tiny
 from support.serving import make_submit
 
-pytestmark = pytest.mark.usefixtures("own_folders")
+pytestmark = pytest.mark.usefixtures("own_folders", "thawed")
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +25,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Config]:
         tiny.write_gguf(path, architecture, "Q4_0", max_position_embeddings=512)
         configs[name] = Config(model=path, threads=2, kv_gib=0.05, context=512)
     return configs
-
-
-@pytest.fixture(autouse=True)
-def thawed() -> Iterator[None]:
-    """Other tests' objects are collected as they were."""
-    yield
-    gc.unfreeze()
 
 
 def loader_of(models: dict[str, Config]) -> ModelLoader[str]:
