@@ -42,7 +42,7 @@ def join(configs: Mapping[str, Config], keys: KeyFile, sinks: Sinks) -> tuple[Se
         )
 
     loader = ModelLoader(configs, events, service)
-    fleet: Models = Fleet(tuple(configs), loader, events, max_waiting=config.max_queued)
+    fleet: Models = Fleet(tuple(configs), loader, events, keep_s=config.keep_s, max_waiting=config.max_queued)
     server = Server(
         models=fleet,
         created=created,

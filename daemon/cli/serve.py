@@ -9,12 +9,12 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
 
@@ -38,12 +38,13 @@ from .serve_options import (
     Alias,
     Context,
     CorsOrigins,
+    Keep,
     Keys,
     KvGib,
     KvOffloadGib,
     Level,
     MaxQueued,
-    Model,
+    Models,
     NoPackCache,
     PlanFile,
     ReasoningAlias,
@@ -64,11 +65,12 @@ _WRITE_EVERY_S = 0.2  # of the progress in the state file
 
 
 def serve(
-    model: Model = _DEFAULT.model,
+    models: Models = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = _DEFAULT.host,
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = _DEFAULT.port,
     threads: Threads = _DEFAULT.threads,
     affinity: AffinityName = _DEFAULT.affinity,
+    keep: Keep = _DEFAULT.keep_s,
     context: Context = _DEFAULT.context,
     kv_gib: KvGib = _DEFAULT.kv_gib,
     kv_offload_gib: KvOffloadGib = _DEFAULT.kv_offload_gib,
@@ -87,7 +89,7 @@ def serve(
     background: Annotated[bool, typer.Option("--background", help="Return as soon as the daemon is ready.")] = False,
     log_level: Level = _DEFAULT.log_level,
 ) -> None:
-    """Serve a model by an OpenAI-compatible API.
+    """Serve one or several models by an OpenAI-compatible API.
 
     SIGTERM or Ctrl-C lets open requests finish; a second one cuts them off.
 
@@ -99,7 +101,7 @@ def serve(
     """
     with refusals():
         config = Config(
-            model=None if model is None else model_path(model),
+            **_named(models or (), keep),
             host=host,
             port=port,
             threads=threads,
@@ -121,8 +123,18 @@ def serve(
             reasoning_alias=reasoning_alias,
             log_level=cast(LogLevel, log_level),
         )
-        keys = _NO_KEYS if api_key_file is None else read_key_file(api_key_file)
-    _serve(config, keys, background=background)
+    _serve(config, _keys(api_key_file), background=background)
+
+
+def _named(models: Sequence[Path], keep_s: float) -> dict[str, Any]:
+    """The models by their paths, the first one apart."""
+    paths = [model_path(model) for model in models]
+    return {"model": paths[0] if paths else None, "others": tuple(paths[1:]), "keep_s": keep_s}
+
+
+def _keys(file: Path | None) -> KeyFile:
+    with refusals():
+        return _NO_KEYS if file is None else read_key_file(file)
 
 
 def _serve(config: Config, keys: KeyFile, *, background: bool) -> None:
@@ -202,7 +214,7 @@ def _load(config: Config, keys: KeyFile, sinks: "Sinks", listener: socket.socket
     from .join import join
     from .server import DaemonServer
 
-    server, fleet, loader = join({config.model_id: config}, keys, sinks)
+    server, fleet, loader = join(config.models, keys, sinks)
     try:
         with refusals(), state.progress() as report:
             hosted = loader.assembled(fleet.default, report)

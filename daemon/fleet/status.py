@@ -19,6 +19,7 @@ def status_of(fleet: Fleet[Hosted[Any]], model: str | None, created: int, events
     loaded = dict(fleet.loaded())
     name = model or (fleet.default if fleet.default in loaded else next(iter(loaded), fleet.default))
     shown = loaded[name].assembly.status() if name in loaded else _unloaded(name, created, events)
+    shown["model"] = {**shown["model"], "id": name}
     rows = fleet.show()
     for row in rows:
         hosted = loaded.get(row["id"])
