@@ -14,6 +14,7 @@ from ..daemon.messages import Command
 from ..daemon.vram import SetVram, ShowPlacement
 from .body import parse, read_json
 from .openapi import described
+from .server import Server
 from .service import Service
 
 PATIENCE_S = 60.0  # a step that takes longer than this is not waited for
@@ -23,18 +24,18 @@ class Sizes(RootModel[dict[str, Any]]):
     """Such as {"gpu0": "6GiB"}; null is all that it had at first."""
 
 
-def router(service: Service) -> APIRouter:
-    """The routes of a service."""
+def router(server: Server) -> APIRouter:
+    """The routes of a server. model: which of several; none is the default."""
     routes = APIRouter()
 
     @routes.get("/admin/placement", **described(answer=dict[str, Any]))
-    async def placement() -> Response:
-        return await answered(service, ShowPlacement())
+    async def placement(model: str | None = None) -> Response:
+        return await answered(server.service(model), ShowPlacement())
 
     @routes.post("/admin/vram", **described(body=Sizes, answer=dict[str, Any]))
-    async def vram(request: Request) -> Response:
+    async def vram(request: Request, model: str | None = None) -> Response:
         sizes = parse(await read_json(request), Sizes)
-        return await answered(service, SetVram.of(sizes.root))
+        return await answered(server.service(model), SetVram.of(sizes.root))
 
     return routes
 

@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from .. import __version__
 from .errors import ENGINE_RETRY_AFTER
 from .openapi import described
-from .service import Service
+from .server import Server
 
 _PATHS = (
     "POST /v1/chat/completions",
@@ -59,18 +59,19 @@ class Root(BaseModel):
 
 
 class Health(BaseModel):
-    """reason: of a server that cannot serve."""
+    """reason: of a server that cannot serve. loading: a model for which requests wait."""
 
     status: Literal["ok", "unavailable"]
     reason: str = ""
+    loading: str = ""
 
 
 class Version(BaseModel):
     version: str
 
 
-def router(service: Service) -> APIRouter:
-    """The operators' routes of a service."""
+def router(server: Server) -> APIRouter:
+    """The operators' routes of a server."""
     routes = APIRouter()
 
     @routes.head("/", **described(errors=None))
@@ -78,29 +79,30 @@ def router(service: Service) -> APIRouter:
     async def root(request: Request) -> Response:
         if "text/plain" in request.headers.get("accept", ""):
             return PlainTextResponse(_OLLAMA)
-        about = {"server": f"isotherm {__version__}", "model": service.model_id, "ollama_api": _OLLAMA}
+        about = {"server": f"isotherm {__version__}", "model": server.models.default, "ollama_api": _OLLAMA}
         return _json({**about, "paths": _PATHS})
 
     @routes.head("/health", **described(errors=None))
     @routes.get("/health", **described(answer=Health, errors=Health))
     async def health() -> Response:
-        reason = service.unready()
+        reason = server.unready()
         if reason is None:
-            return _json({"status": "ok"})
+            loading = ", ".join(server.models.loading())
+            return _json({"status": "ok", "loading": loading} if loading else {"status": "ok"})
         retry = {"retry-after": str(math.ceil(ENGINE_RETRY_AFTER))}
         return _json({"status": "unavailable", "reason": reason}, 503, retry)
 
     @routes.get("/metrics", **described(stream="text/plain"))
     async def metrics() -> Response:
-        return Response(service.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(server.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @routes.get("/version", **described(answer=Version))
     async def version() -> Response:
         return _json({"version": __version__})
 
     @routes.get("/admin/status", **described(answer=dict[str, Any]))
-    async def status() -> Response:
-        return _json(dict(service.status()))
+    async def status(model: str | None = None) -> Response:
+        return _json(dict(server.status(None if model is None else server.named(model))))
 
     return routes
 

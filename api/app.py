@@ -1,4 +1,4 @@
-"""create_app: the HTTP side of one service as an ASGI application."""
+"""create_app: the HTTP side of a server as an ASGI application."""
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -11,6 +11,7 @@ from .cors import cors_settings
 from .error_shapes import ErrorShapes
 from .errors import HANDLED, handle_error
 from .fields import FieldNotes
+from .holding import Holding
 from .middleware import BodyLimit, SafetyNet
 from .ollama import embed, generation
 from .ollama import models as ollama_models
@@ -18,40 +19,41 @@ from .ollama.framing import ERROR_SHAPE as OLLAMA
 from .openai import chat, completions, embeddings, models
 from .recording import Recording
 from .responses import routes as responses
-from .service import Service
+from .server import Server
 from .ui import assets as ui_assets
 from .ui import routes as ui
 
 
-def create_app(service: Service) -> FastAPI:
-    """The application. Beside the service it holds a memory of unknown field names, and the responses that are kept."""
+def create_app(server: Server) -> FastAPI:
+    """The application. Beside the server it holds a memory of unknown field names, and the responses that are kept."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, responses=openapi.FAILURES)
-    notes, pages = FieldNotes(service.events), ui_assets.read_assets()
-    app.include_router(chat.router(service, notes))
-    app.include_router(completions.router(service, notes))
-    app.include_router(embeddings.router(service, notes))
-    app.include_router(models.router(service))
-    app.include_router(tokens.router(service))
-    app.include_router(responses.router(service, notes))
-    app.include_router(messages.router(service, notes))
-    app.include_router(generation.router(service, notes))
-    app.include_router(embed.router(service, notes))
-    app.include_router(ollama_models.router(service))
-    app.include_router(admin.router(service))
-    app.include_router(accelerators.router(service))
-    app.include_router(rebalance.router(service))
-    app.include_router(plans.router(service))
+    notes, pages = FieldNotes(server.events), ui_assets.read_assets()
+    app.include_router(chat.router(server, notes))
+    app.include_router(completions.router(server, notes))
+    app.include_router(embeddings.router(server, notes))
+    app.include_router(models.router(server))
+    app.include_router(tokens.router(server))
+    app.include_router(responses.router(server, notes))
+    app.include_router(messages.router(server, notes))
+    app.include_router(generation.router(server, notes))
+    app.include_router(embed.router(server, notes))
+    app.include_router(ollama_models.router(server))
+    app.include_router(admin.router(server))
+    app.include_router(accelerators.router(server))
+    app.include_router(rebalance.router(server))
+    app.include_router(plans.router(server))
     app.include_router(ui.router(pages))
     app.include_router(openapi.router(app))
     for kind in HANDLED:
         app.add_exception_handler(kind, handle_error)
     # The last one added is the outermost.
-    app.add_middleware(BodyLimit, limits=service.limits)
+    app.add_middleware(Holding)
+    app.add_middleware(BodyLimit, limits=server.limits)
     open_paths = frozenset({"/health"}) | ui.open_paths(pages)
-    app.add_middleware(ApiKeys, digests=service.api_keys, names=service.key_names, open_paths=open_paths)
+    app.add_middleware(ApiKeys, digests=server.api_keys, names=server.key_names, open_paths=open_paths)
     app.add_middleware(SafetyNet)
-    if service.cors_origins:  # its answers to browsers that ask first need no key
-        app.add_middleware(CORSMiddleware, **cors_settings(service.cors_origins))
+    if server.cors_origins:  # its answers to browsers that ask first need no key
+        app.add_middleware(CORSMiddleware, **cors_settings(server.cors_origins))
     app.add_middleware(ErrorShapes, shapes=(ANTHROPIC, OLLAMA))
-    app.add_middleware(Recording, sinks=service.sinks)
+    app.add_middleware(Recording, sinks=server.sinks)
     return app

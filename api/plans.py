@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from ..placement.trace import Phase
 from .openapi import described
-from .service import Service
+from .server import Server
 
 
 class PlanAnswer(BaseModel):
@@ -37,17 +37,17 @@ class ExpertsAnswer(BaseModel):
     coming: list[list[int]]
 
 
-def router(service: Service) -> APIRouter:
-    """The routes of a service."""
+def router(server: Server) -> APIRouter:
+    """The routes of a server. model: which of several; none is the default."""
     routes = APIRouter()
 
     @routes.get("/admin/plan", **described(answer=PlanAnswer))
-    async def plan() -> Response:
-        return _json({"plan": service.plan()})
+    async def plan(model: str | None = None) -> Response:
+        return _json({"plan": server.service(model).plan()})
 
     @routes.get("/admin/experts", **described(answer=ExpertsAnswer))
-    async def experts(phase: Phase = "decode") -> Response:
-        return _json(service.experts(phase))
+    async def experts(phase: Phase = "decode", model: str | None = None) -> Response:
+        return _json(server.service(model).experts(phase))
 
     return routes
 

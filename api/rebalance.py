@@ -11,7 +11,7 @@ from ..daemon.rebalance import Rebalance
 from .accelerators import answered
 from .body import parse, read_json
 from .openapi import described
-from .service import Service
+from .server import Server
 
 
 class RebalanceFields(BaseModel):
@@ -24,17 +24,17 @@ class RebalanceFields(BaseModel):
     automatic: StrictBool | None = None
 
 
-def router(service: Service) -> APIRouter:
-    """The route of a service."""
+def router(server: Server) -> APIRouter:
+    """The route of a server. model: which of several; none is the default."""
     routes = APIRouter()
 
     told = described(body=RebalanceFields, answer=dict[str, Any], may_be_empty=True)
 
     @routes.post("/admin/rebalance", **told)
-    async def rebalance(request: Request) -> Response:
+    async def rebalance(request: Request, model: str | None = None) -> Response:
         raw = await read_json(request) if await request.body() else b"{}"
         fields = parse(raw, RebalanceFields)
         command = Rebalance(dry_run=fields.dry_run, back=fields.rollback, automatic=fields.automatic)
-        return await answered(service, command)
+        return await answered(server.service(model), command)
 
     return routes

@@ -17,7 +17,7 @@ _MAX_STOP_CHARACTERS = 4096  # of all together: each choice prepares and carries
 
 def check_model(service: Service, model: str | None) -> None:
     """Raises UnknownModelError unless the model is the served one; none means that one."""
-    if model is not None and model != service.model_id:
+    if model and model != service.model_id:
         raise UnknownModelError(f"the model {model!r} is not served here; this server has {service.model_id!r}")
 
 

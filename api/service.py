@@ -1,4 +1,4 @@
-"""Service: what the HTTP side is given to serve one model."""
+"""Service: one loaded model, as requests are served by it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -7,12 +7,10 @@ from typing import Any
 from ..daemon.chat_template import ChatTemplate
 from ..daemon.client import EngineClient
 from ..daemon.events import EventLog
-from ..daemon.metrics import Metrics
 from ..daemon.structures import Structures
 from ..daemon.tokenizer import Tokenizer
 from ..placement.trace import Phase
 from .chat.speech import Speech
-from .record import Sink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +39,9 @@ class Limits:
 class Service:
     """One served model.
 
-    created: seconds since the epoch. status, plan, experts: what the routes below /admin of these names answer.
-    api_keys: sha256 digests of the accepted keys; empty leaves the server open. key_names: by digest, for logs and
-    metrics; keys of one name are one tenant's. cors_origins: of the pages that browsers let in, such as
-    https://chat.example; "*" is all.
-    sinks: are told of each request when it has ended. reasoning_names: the fields of OpenAI's messages in which
-    reasoning is told. speech: how the model writes reasoning and calls.
+    created: seconds since the epoch. status: what is told of it. plan, experts: what the routes below /admin of these
+    names answer. reasoning_names: the fields of OpenAI's messages in which reasoning is told. speech: how the model
+    writes reasoning and calls.
     """
 
     client: EngineClient
@@ -55,15 +50,10 @@ class Service:
     structures: Structures
     model_id: str
     created: int
-    metrics: Metrics
     events: EventLog
     status: Callable[[], Mapping[str, Any]]
     plan: Callable[[], Mapping[str, Any] | None]
     experts: Callable[[Phase], Mapping[str, Any]]
-    api_keys: frozenset[bytes] = frozenset()
-    key_names: Mapping[bytes, str] = field(default_factory=dict)
-    cors_origins: tuple[str, ...] = ()
-    sinks: tuple[Sink, ...] = ()
     limits: Limits = field(default_factory=Limits)
     reasoning_names: tuple[str, ...] = ("reasoning_content",)
     speech: Speech = field(init=False)

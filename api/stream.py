@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # the latter for nginx
+SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # the latter for nginx
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class Exchange(Response):
 
     async def _stream(self, generation: Generation, scope: Scope, _receive: Receive, send: Send) -> None:
         limits = self.service.limits
-        headers = Response(headers=_SSE_HEADERS, media_type=self.job.framing.media_type).raw_headers
+        headers = Response(headers=SSE_HEADERS, media_type=self.job.framing.media_type).raw_headers
         frames = events(generation, self.job, limits.ping_interval, scope["state"]["request_id"])
         async with aclosing(frames):
             with Sender(send, limits.write_timeout) as sender:

@@ -1,16 +1,16 @@
 """POST /tokenize, /detokenize and /apply-template: what a model's tokenizer and template make of texts."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import orjson
 from fastapi import APIRouter
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from ..daemon.errors import InvalidRequestError
-from .body import parse, read_json
+from .answering import answer
+from .body import parse
 from .chat.prepare import prompt_ids
 from .chat.prompt import prompt_text
 from .openai.chat_wish import chat_wish
@@ -18,6 +18,7 @@ from .openai.schemas import ChatRequest
 from .openapi import described
 from .prompts import check_length
 from .sampling import check_model
+from .server import Server
 from .service import Service
 from .token_schemas import (
     Detokenized,
@@ -32,8 +33,8 @@ from .token_schemas import (
 )
 
 
-def router(service: Service) -> APIRouter:
-    """The tokenizer's routes of a service."""
+def router(server: Server) -> APIRouter:
+    """The tokenizer's routes of a server."""
     routes = APIRouter()
 
     @routes.post(
@@ -43,26 +44,28 @@ def router(service: Service) -> APIRouter:
         ),
     )
     async def tokenize(request: Request) -> Response:
-        return await _answered(request, lambda raw: _tokenized(service, raw))
+        return await _answered(server, request, _tokenized)
 
     @routes.post("/detokenize", **described(body=DetokenizeRequest, answer=Detokenized))
     async def detokenize(request: Request) -> Response:
-        return await _answered(request, lambda raw: _detokenized(service, raw))
+        return await _answered(server, request, _detokenized)
 
     @routes.post("/apply-template", **described(body=ChatRequest, answer=RenderedPrompt))
     async def apply_template(request: Request) -> Response:
-        return await _answered(request, lambda raw: {"prompt": prompt_text(service, _wish(service, raw))})
+        return await _answered(server, request, _rendered)
 
     return routes
 
 
-async def _answered(request: Request, work: Callable[[bytes], dict[str, Any]]) -> Response:
-    """In a thread, since texts may be long."""
-    try:
-        raw = await read_json(request)
-    except ClientDisconnect:
-        return Response(status_code=499)  # nobody reads it
-    return Response(await asyncio.to_thread(lambda: orjson.dumps(work(raw))), media_type="application/json")
+async def _answered(server: Server, request: Request, work: Callable[[Service, bytes], dict[str, Any]]) -> Response:
+    def make(service: Service, raw: bytes, _tenant: str) -> Response:
+        return Response(orjson.dumps(work(service, raw)), media_type="application/json")
+
+    return await answer(server, request, make, queues=False)
+
+
+def _rendered(service: Service, raw: bytes) -> dict[str, Any]:
+    return {"prompt": prompt_text(service, _wish(service, raw))}
 
 
 def _wish(service: Service, raw: bytes) -> Any:

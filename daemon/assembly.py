@@ -194,8 +194,8 @@ def formats_of(model: Model) -> dict[str, dict[str, Any]]:
     }
 
 
-def assemble(config: Config, progress: Progress) -> Assembly:
-    """Load a model and put a daemon together.
+def assemble(config: Config, progress: Progress, events: EventLog | None = None) -> Assembly:
+    """Load a model and put a daemon together. events: where it tells of degradations, a log of its own if None.
 
     Raises ModelError for a model that cannot be served, MemoryPlanError for one that does not fit, ConfigError for a
     setting that does not suit it, and PlanError for a plan that does not.
@@ -203,7 +203,7 @@ def assemble(config: Config, progress: Progress) -> Assembly:
     started = time.monotonic()
     path = config.model or demo_model(progress)
     model = open_model(path)
-    plan, events = read_plan(config, model), EventLog()
+    plan, events = read_plan(config, model), EventLog() if events is None else events
     tokenizer = tokenizer_of(model)  # a model without a usable tokenizer is refused before the weights are read
     template = ChatTemplate(tokenizer.chat_template, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
     accelerated = _accelerated(config, path, plan, events, progress)

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -25,10 +25,12 @@ class ConfigError(ValueError):
 class Config:
     """Settings of `isotherm serve`.
 
-    model: a .gguf file or a safetensors folder; None is the embedded demo model. threads: None is one per physical
-    core. affinity: what they are bound to, see `Seating`. context: tokens of prompt and answer together; None is the
-    model's own, at most `max_default_context`. kv_gib: memory of the KV cache; None is decided by `memory.plan_blocks`.
-    kv_offload_gib: RAM of a KV cache larger than what accelerators have room for; None is for no more than that.
+    model: a .gguf file or a safetensors folder; None is the embedded demo model. others: more models, that are loaded
+    when they are asked for. keep_s: after how many seconds an idle model is unloaded; 0 is never.
+    threads: None is one per physical core. affinity: what they are bound to, see `Seating`. context: tokens of prompt
+    and answer together; None is the model's own, at most `max_default_context`. kv_gib: memory of the KV cache; None
+    is decided by `memory.plan_blocks`. kv_offload_gib: RAM of a KV cache larger than what accelerators have room for;
+    None is for no more than that.
     pack_cache: whether packed weights are kept on the disk for the next start. plan: a file of `isotherm plan`, which
     says context, KV cache and where weights lie. accelerators: names by which they are opened, the first is "gpu0" of
     a plan. cors_origins: sites whose pages browsers let in. access_log: a file with a line for each request; - is the
@@ -40,6 +42,8 @@ class Config:
     """
 
     model: Path | None = None
+    others: tuple[Path, ...] = ()
+    keep_s: float = 0.0
     host: str = "127.0.0.1"
     port: int = 8440
     threads: int | None = None
@@ -68,6 +72,7 @@ class Config:
 
     def __post_init__(self) -> None:
         _check_range("port", self.port, 0, 65535)
+        _check_range("keep", self.keep_s, 0, 1 << 30)
         _check_range("threads", self.threads, 1, 1024)
         _check_range("context", self.context, 16, 1 << 24)
         _check_range("kv-gib", self.kv_gib, 0, 1 << 20)
@@ -81,6 +86,7 @@ class Config:
         _check_range("max-queued", self.max_queued, 1, 1 << 20)
         for origin in self.cors_origins:
             _check_origin(origin)
+        self._check_models()
         _check_choice("kv-cache", self.kv_cache, get_args(KvCache))
         if self.metrics_alias is not None:
             _check_choice("metrics-alias", self.metrics_alias, get_args(MetricsAlias))
@@ -88,6 +94,19 @@ class Config:
             raise ConfigError(f"--traces is {self.traces!r}; name a collector, such as http://localhost:4318/v1/traces")
         _check_choice("affinity", self.affinity, get_args(Affinity))
         _check_choice("log-level", self.log_level, get_args(LogLevel))
+
+    @property
+    def models(self) -> dict[str, "Config"]:
+        """The settings of each model by its name in the API, the default first."""
+        each = [replace(self, model=path, others=()) for path in (self.model, *self.others)]
+        return {config.model_id: config for config in each}
+
+    def _check_models(self) -> None:
+        if self.others and len(self.models) <= len(self.others):
+            names = ", ".join(replace(self, model=path, others=()).model_id for path in (self.model, *self.others))
+            raise ConfigError(f"two models have the same name: {names}; rename the file or folder of one")
+        if self.others and self.plan is not None:
+            raise ConfigError(f"--plan is {self.plan}, and a plan is of one model; serve that alone, or without a plan")
 
     @property
     def model_id(self) -> str:

@@ -5,6 +5,7 @@ RequestError(ValueError)          the request cannot be served as it is; the tex
 └── ContextLengthError            prompt (+ max_tokens) does not fit the context
 OverloadedError(RuntimeError)     the queue is full; come back in `retry_after` seconds
 EngineError(RuntimeError)         the engine failed or is stopping; not the client's fault
+└── ModelNotLoadedError           a known model could not be loaded; it is tried again in `retry_after` seconds
 """
 
 
@@ -38,3 +39,11 @@ class OverloadedError(RuntimeError):
 
 class EngineError(RuntimeError):
     """The engine failed or is stopping."""
+
+
+class ModelNotLoadedError(EngineError):
+    """A model that the server knows could not be loaded."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after

@@ -42,3 +42,19 @@ class EventLog:
         """The kept events, oldest first."""
         with self._lock:
             return tuple(self._recent)
+
+
+class EventsOf(EventLog):
+    """The log of all models, in which one tells its events under its name."""
+
+    def __init__(self, log: EventLog, model: str) -> None:
+        self._log, self._model = log, model
+
+    def record(self, name: str, detail: str, level: int = logging.WARNING) -> None:
+        self._log.record(name, f"{self._model}: {detail}", level)
+
+    def counts(self) -> dict[str, int]:
+        return self._log.counts()
+
+    def recent(self) -> tuple[Event, ...]:
+        return self._log.recent()

@@ -55,6 +55,11 @@ class Metrics:
         """Tell what is in the alias set by those names too."""
         self._aliases.register(Alias(self._registry, model))
 
+    def families(self) -> Iterator[Metric]:
+        """All that is told, other names included."""
+        yield from self._registry.collect()
+        yield from self._aliases.collect()
+
     def render(self) -> bytes:
         """The exposition text, version 0.0.4."""
         return generate_latest(self._registry) + generate_latest(self._aliases)
@@ -139,7 +144,12 @@ class _Snapshot(Collector):
             for tenant, counts in sorted(stats.queued.items()):
                 queued.add_metric((tenant,), counts[which])
             yield queued
-        events = CounterMetricFamily("isotherm_fallback_events", "Degradations by name", labels=("name",))
-        for name, count in sorted(self._events.counts().items()):
-            events.add_metric((name,), count)
-        yield events
+        yield events_family(self._events)
+
+
+def events_family(events: EventLog) -> Metric:
+    """How often each event was recorded."""
+    family = CounterMetricFamily("isotherm_fallback_events", "Degradations by name", labels=("name",))
+    for name, count in sorted(events.counts().items()):
+        family.add_metric((name,), count)
+    return family

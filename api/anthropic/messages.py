@@ -11,8 +11,10 @@ from ..answering import answer
 from ..body import parse
 from ..chat.prepare import prepare, prompt_ids
 from ..fields import FieldNotes
+from ..manners import Manners
 from ..openapi import described
 from ..sampling import check_model
+from ..server import Server
 from ..service import Service
 from ..stream import Exchange, Job
 from .answers import Message, TokenCount
@@ -23,20 +25,25 @@ from .wish import read_wish
 
 B = TypeVar("B", bound=CountRequest)
 
+_MANNERS = Manners(framing=lambda _model: FRAMING)
 
-def router(service: Service, notes: FieldNotes) -> APIRouter:
-    """The Messages endpoints of a service."""
+
+def router(server: Server, notes: FieldNotes) -> APIRouter:
+    """The Messages endpoints of a server."""
     routes = APIRouter()
 
     told = described(body=MessagesRequest, answer=Message, stream="text/event-stream", errors=AnthropicError)
 
     @routes.post("/v1/messages", **told)
     async def messages(request: Request) -> Response:
-        return await answer(service, request, lambda raw, tenant: Exchange(service, _job(service, notes, raw, tenant)))
+        def make(service: Service, raw: bytes, tenant: str) -> Response:
+            return Exchange(service, _job(service, notes, raw, tenant))
+
+        return await answer(server, request, make, manners=_MANNERS)
 
     @routes.post("/v1/messages/count_tokens", **described(body=CountRequest, answer=TokenCount, errors=AnthropicError))
     async def count_tokens(request: Request) -> Response:
-        return await answer(service, request, lambda raw, _tenant: _count(service, notes, raw))
+        return await answer(server, request, lambda service, raw, _tenant: _count(service, notes, raw))
 
     return routes
 

@@ -14,17 +14,22 @@ from starlette.responses import Response
 from ...daemon.errors import InvalidRequestError
 from ...daemon.messages import Submit
 from ...daemon.request import SamplingParams
+from ..answering import served
 from ..auth import account_of, tenant_of
 from ..body import parse
 from ..chat.bounds import check_count
 from ..embedding import embed_for, unit
 from ..fields import FieldNotes
+from ..holding import keep_for
 from ..openapi import described
 from ..prompts import kept_tokens, read_prompt
 from ..sender import ClientGone
+from ..server import Server
 from ..service import Service
 from .answers import OllamaEmbeddings
 from .framing import OllamaError
+from .keep_alive import seconds_of
+from .manners import MANNERS
 from .names import check_name
 from .request import HARMLESS
 
@@ -40,19 +45,22 @@ class OllamaEmbed(BaseModel):
     input: str | list[str] = []
     truncate: bool | None = None
     dimensions: int | None = None
+    keep_alive: float | str | None = None
 
 
-def router(service: Service, notes: FieldNotes) -> APIRouter:
-    """The embeddings endpoint of a service."""
+def router(server: Server, notes: FieldNotes) -> APIRouter:
+    """The embeddings endpoint of a server."""
     routes = APIRouter()
 
     @routes.post("/api/embed", **described(body=OllamaEmbed, answer=OllamaEmbeddings, errors=OllamaError))
     async def post(request: Request) -> Response:
-        service.client.check_open(account_of(request))
+        server.check_open(account_of(request))
         started = time.monotonic_ns()
         try:
             raw = await request.body()
+            service = await served(server, request, raw, MANNERS)
             body, submits = await asyncio.to_thread(_prepare, service, notes, raw, tenant_of(request))
+            keep_for(request.scope, seconds_of(body.keep_alive))
             found = await embed_for(request, service.client, submits)
         except (ClientDisconnect, ClientGone):
             return Response(status_code=499)  # the customary name of this case; nobody reads it

@@ -8,6 +8,7 @@ import orjson
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from ...daemon.errors import ContextLengthError, InvalidRequestError
 from ...daemon.messages import Token
@@ -20,10 +21,12 @@ from ..chat.reading import ChatReading
 from ..chat.tool_fields import function_tools
 from ..chat.wish import ChatWish
 from ..fields import FieldNotes
+from ..holding import keep_for
 from ..logprobs import chat_logprobs
 from ..openapi import described
 from ..prompts import encode
 from ..sampling import room_for, submits
+from ..server import Server
 from ..service import Service
 from ..stream import Exchange
 from .answers import OllamaLine
@@ -31,6 +34,8 @@ from .clock import Clock
 from .conversation import read_messages
 from .dialect import OllamaDialect, Wrap, chat_message, generated, now
 from .framing import OllamaError, framing_with
+from .keep_alive import seconds_of
+from .manners import CHAT, GENERATE
 from .names import check_name
 from .options import check_fields, max_tokens_of, sampling_of, structure_of, thinking_of
 from .request import OllamaChat, OllamaGenerate, OllamaRequest
@@ -38,37 +43,43 @@ from .request import OllamaChat, OllamaGenerate, OllamaRequest
 B = TypeVar("B", bound=OllamaRequest)
 
 
-def router(service: Service, notes: FieldNotes) -> APIRouter:
-    """The two endpoints of a service."""
+def router(server: Server, notes: FieldNotes) -> APIRouter:
+    """The two endpoints of a server."""
     routes = APIRouter()
-    maker = _Maker(service, notes)
 
     def told(body: type[OllamaRequest]) -> Any:
         return described(body=body, answer=OllamaLine, stream="application/x-ndjson", errors=OllamaError)
 
     @routes.post("/api/chat", **told(OllamaChat))
     async def chat(request: Request) -> Response:
-        return await answer(service, request, maker.chat, any_type=True)
+        def make(service: Service, raw: bytes, tenant: str) -> Response:
+            return _Maker(service, notes, request.scope).chat(raw, tenant)
+
+        return await answer(server, request, make, manners=CHAT)
 
     @routes.post("/api/generate", **told(OllamaGenerate))
     async def generate(request: Request) -> Response:
-        return await answer(service, request, maker.generate, any_type=True)
+        def make(service: Service, raw: bytes, tenant: str) -> Response:
+            return _Maker(service, notes, request.scope).generate(raw, tenant)
+
+        return await answer(server, request, make, manners=GENERATE)
 
     return routes
 
 
 class _Maker:
-    """Makes responses of requests."""
+    """Makes the response of a request."""
 
-    def __init__(self, service: Service, notes: FieldNotes) -> None:
+    def __init__(self, service: Service, notes: FieldNotes, scope: Scope) -> None:
         self._service = service
         self._notes = notes
+        self._scope = scope
 
     def chat(self, raw: bytes, tenant: str) -> Response:
         """Check a request to /api/chat. Raises RequestError or UnknownModelError."""
         body = self._body(raw, OllamaChat)
         if not body.messages:
-            return _loaded(body.model, chat_message)
+            return _loaded(body, chat_message)
         messages = read_messages(body.messages)
         tools = function_tools(body.tools or ())
         return self._exchange(body, self._conversation(body, messages, tenant, tools=tools), chat_message)
@@ -77,7 +88,7 @@ class _Maker:
         """Check a request to /api/generate. Raises RequestError or UnknownModelError."""
         body = self._body(raw, OllamaGenerate)
         if not body.prompt:
-            return _loaded(body.model, generated)
+            return _loaded(body, generated)
         if body.raw:
             return self._exchange(body, self._raw(body, body.prompt, tenant), generated)
         messages = [{"role": "user", "content": body.prompt}]
@@ -89,6 +100,7 @@ class _Maker:
         body = parse(raw, model)
         check_name(self._service, body.model)
         check_fields(body, self._notes)
+        keep_for(self._scope, seconds_of(body.keep_alive))
         return body
 
     def _conversation(
@@ -139,7 +151,8 @@ class _Maker:
         return entries
 
 
-def _loaded(model: str, wrap: Wrap) -> Response:
-    """Clients ask nothing in order to have the model loaded; it always is."""
-    line = {"model": model, "created_at": now(), **wrap({}), "done": True, "done_reason": "load"}
+def _loaded(body: OllamaRequest, wrap: Wrap) -> Response:
+    """Clients ask nothing in order to have the model loaded, which it is now, or unloaded, which it then will be."""
+    reason = "unload" if seconds_of(body.keep_alive) == 0 else "load"
+    line = {"model": body.model, "created_at": now(), **wrap({}), "done": True, "done_reason": reason}
     return Response(orjson.dumps(line), media_type="application/json")

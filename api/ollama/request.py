@@ -32,6 +32,7 @@ class OllamaRequest(BaseModel):
     format: str | dict[str, Any] | None = None
     options: OllamaOptions | None = None
     think: bool | str | None = None
+    keep_alive: float | str | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
@@ -56,7 +57,6 @@ class OllamaShow(BaseModel):
 REFUSED: dict[str, tuple[object, ...]] = {"suffix": (), "template": (), "context": (), "images": ()}
 HARMLESS = frozenset(
     {
-        "keep_alive",
         "f16_kv",
         "low_vram",
         "main_gpu",

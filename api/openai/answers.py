@@ -138,13 +138,15 @@ class EmbeddingList(BaseModel):
 
 
 class ModelObject(BaseModel):
+    """The last three are told of a model that is loaded."""
+
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
-    max_model_len: int
-    tool_format: str
-    reasoning_format: str | None
+    max_model_len: int | None = None
+    tool_format: str | None = None
+    reasoning_format: str | None = None
 
 
 class ModelList(BaseModel):

@@ -15,6 +15,7 @@ from ..fields import FieldNotes
 from ..logprobs import chat_logprobs
 from ..openapi import described
 from ..sampling import check_model
+from ..server import Server
 from ..service import Service
 from ..stream import Job
 from .answers import ChatCompletion
@@ -25,10 +26,10 @@ from .fields import HARMLESS, REFUSED
 from .schemas import ChatRequest
 
 
-def router(service: Service, notes: FieldNotes) -> APIRouter:
-    """The chat endpoint of a service."""
+def router(server: Server, notes: FieldNotes) -> APIRouter:
+    """The chat endpoint of a server."""
     told = described(body=ChatRequest, answer=ChatCompletion, stream="text/event-stream")
-    return endpoint("/v1/chat/completions", prepare_chat, service, notes, told)
+    return endpoint("/v1/chat/completions", prepare_chat, server, notes, told)
 
 
 def prepare_chat(service: Service, notes: FieldNotes, raw: bytes, tenant: str) -> Job:

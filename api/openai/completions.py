@@ -11,6 +11,7 @@ from ..fields import FieldNotes
 from ..openapi import described
 from ..prompts import Prompt, kept_tokens, list_prompts, read_prompt
 from ..sampling import check_model, room_for, submits
+from ..server import Server
 from ..service import Service
 from ..stream import Job
 from .answers import Completion
@@ -24,10 +25,10 @@ from .structures import structure_of
 _DEFAULT_MAX_TOKENS = 16
 
 
-def router(service: Service, notes: FieldNotes) -> APIRouter:
-    """The completions endpoint of a service."""
+def router(server: Server, notes: FieldNotes) -> APIRouter:
+    """The completions endpoint of a server."""
     told = described(body=CompletionRequest, answer=Completion, stream="text/event-stream")
-    return endpoint("/v1/completions", prepare_completion, service, notes, told)
+    return endpoint("/v1/completions", prepare_completion, server, notes, told)
 
 
 def prepare_completion(service: Service, notes: FieldNotes, raw: bytes, tenant: str) -> Job:

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from ...daemon.errors import InvalidRequestError
 from ...daemon.messages import Submit
 from ...daemon.request import SamplingParams
+from ..answering import served
 from ..auth import account_of, tenant_of
 from ..body import parse, read_json
 from ..embedding import Embedded, Vector, embed_for, unit
@@ -23,6 +24,7 @@ from ..openapi import described
 from ..prompts import kept_tokens, list_prompts, read_prompt
 from ..sampling import check_model
 from ..sender import ClientGone
+from ..server import Server
 from ..service import Service
 from .answers import EmbeddingList
 from .fields import HARMLESS, REFUSED
@@ -31,15 +33,16 @@ from .schemas import EmbeddingRequest
 _MAX_INPUTS = 2048  # OpenAI's
 
 
-def router(service: Service, notes: FieldNotes) -> APIRouter:
-    """The embeddings endpoint of a service."""
+def router(server: Server, notes: FieldNotes) -> APIRouter:
+    """The embeddings endpoint of a server."""
     routes = APIRouter()
 
     @routes.post("/v1/embeddings", **described(body=EmbeddingRequest, answer=EmbeddingList))
     async def embeddings(request: Request) -> Response:
-        service.client.check_open(account_of(request))
+        server.check_open(account_of(request))
         try:
             raw = await read_json(request)
+            service = await served(server, request, raw)
             body, submits = await asyncio.to_thread(prepare_embeddings, service, notes, raw, tenant_of(request))
             found = await embed_for(request, service.client, submits)
         except (ClientDisconnect, ClientGone):

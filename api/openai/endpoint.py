@@ -13,24 +13,26 @@ from ...daemon.messages import Usage
 from ..answering import answer
 from ..chat.dialect import ChatUsage
 from ..fields import FieldNotes
+from ..server import Server
 from ..service import Service
 from ..stream import Exchange, Job
 
 Prepare = Callable[[Service, FieldNotes, bytes, str], Job]
 
 
-def endpoint(path: str, prepare: Prepare, service: Service, notes: FieldNotes, told: Any) -> APIRouter:
+def endpoint(path: str, prepare: Prepare, server: Server, notes: FieldNotes, told: Any) -> APIRouter:
     """A POST route whose requests `prepare` checks and turns into jobs. told: of `openapi.described`.
 
     The last argument of `prepare` is the tenant, whose prefix cache is his own.
     """
     routes = APIRouter()
 
+    def make(service: Service, raw: bytes, tenant: str) -> Response:
+        return Exchange(service, prepare(service, notes, raw, tenant))
+
     @routes.post(path, **told)
     async def post(request: Request) -> Response:
-        return await answer(
-            service, request, lambda raw, tenant: Exchange(service, prepare(service, notes, raw, tenant))
-        )
+        return await answer(server, request, make)
 
     return routes
 

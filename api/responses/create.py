@@ -53,7 +53,7 @@ class Creator:
         dialect = ResponsesDialect(record, ended)
         framing = Framing("text/event-stream", named_frame, b": ping\n\n", b"", dialect.failure, opens_at_once=True)
         exchange = Exchange(self._service, conversation.job(dialect, framing))
-        run = Run(dialect, [submit.request_id for submit in conversation.submits])
+        run = Run(dialect, [submit.request_id for submit in conversation.submits], self._service.client)
         return _Tracked(exchange, partial(self._running.entered, tenant, record.id, run))
 
     def _conversation(self, body: ResponsesRequest, items: Sequence[Item], tenant: str) -> Conversation:

@@ -14,10 +14,12 @@ from ..auth import tenant_of
 from ..errors import UnknownResponseError
 from ..fields import FieldNotes
 from ..openapi import described
+from ..server import Server
 from ..service import Service
 from .answers import DeletedResponse, InputItems, ResponseObject
 from .create import Creator
 from .items import Item
+from .manners import MANNERS
 from .request import ResponsesRequest
 from .running import Running
 from .store import ResponseStore
@@ -25,12 +27,14 @@ from .store import ResponseStore
 Limit = Annotated[int, Query(ge=1, le=100)]
 
 
-def router(service: Service, notes: FieldNotes) -> APIRouter:
-    """The Responses endpoints of a service."""
+def router(server: Server, notes: FieldNotes) -> APIRouter:
+    """The Responses endpoints of a server."""
     routes = APIRouter()
-    store = ResponseStore(service.limits.max_responses, service.limits.max_response_bytes)
-    running = Running(lambda request_id: service.client.abort(request_id, "stop"))
-    creator = Creator(service, notes, store, running)
+    store = ResponseStore(server.limits.max_responses, server.limits.max_response_bytes)
+    running = Running()
+
+    def make(service: Service, raw: bytes, tenant: str) -> Response:
+        return Creator(service, notes, store, running).make(raw, tenant)
 
     def show(tenant: str, response_id: str) -> dict[str, Any]:
         run = running.find(tenant, response_id)
@@ -38,7 +42,7 @@ def router(service: Service, notes: FieldNotes) -> APIRouter:
 
     @routes.post("/v1/responses", **described(body=ResponsesRequest, answer=ResponseObject, stream="text/event-stream"))
     async def create(request: Request) -> Response:
-        return await answer(service, request, creator.make)
+        return await answer(server, request, make, manners=MANNERS)
 
     @routes.get("/v1/responses/{response_id}", **described(answer=ResponseObject))
     async def get(request: Request, response_id: str, stream: bool = False) -> Response:

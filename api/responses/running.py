@@ -1,28 +1,29 @@
 """Running: the responses that are being made, so that they can be looked at and cancelled."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from ...daemon.client import EngineClient
 from .dialect import ResponsesDialect
 
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """dialect: what writes it. request_ids: those of the engine. over: set when nothing more will come of it."""
+    """dialect: what writes it. request_ids: those of the engine, which `client` speaks to. over: set when nothing more
+    will come of it."""
 
     dialect: ResponsesDialect
     request_ids: Sequence[str]
+    client: EngineClient
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Running:
     """The runs of a server, each found by its tenant and the response's id. Used on the event loop only."""
 
-    def __init__(self, abort: Callable[[str], None]) -> None:
-        """abort: ends a request of the engine as if the model had ended it."""
-        self._abort = abort
+    def __init__(self) -> None:
         self._runs: dict[tuple[str, str], Run] = {}
 
     @contextmanager
@@ -44,5 +45,5 @@ class Running:
         """End a run with what there is of its answer. Returns when it is over."""
         run.dialect.cancelled = True
         for request_id in run.request_ids:
-            self._abort(request_id)
+            run.client.abort(request_id, "stop")  # as if the model had ended it
         await run.over.wait()

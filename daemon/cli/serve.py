@@ -9,12 +9,12 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
 
@@ -38,12 +38,13 @@ from .serve_options import (
     Alias,
     Context,
     CorsOrigins,
+    Keep,
     Keys,
     KvGib,
     KvOffloadGib,
     Level,
     MaxQueued,
-    Model,
+    Models,
     NoPackCache,
     PlanFile,
     ReasoningAlias,
@@ -53,7 +54,6 @@ from .serve_options import (
 
 if TYPE_CHECKING:
     from ...api.sinks import Sinks
-    from ..assembly import Assembly
     from .server import DaemonServer
 
 logger = logging.getLogger(__name__)
@@ -65,11 +65,12 @@ _WRITE_EVERY_S = 0.2  # of the progress in the state file
 
 
 def serve(
-    model: Model = _DEFAULT.model,
+    models: Models = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = _DEFAULT.host,
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = _DEFAULT.port,
     threads: Threads = _DEFAULT.threads,
     affinity: AffinityName = _DEFAULT.affinity,
+    keep: Keep = _DEFAULT.keep_s,
     context: Context = _DEFAULT.context,
     kv_gib: KvGib = _DEFAULT.kv_gib,
     kv_offload_gib: KvOffloadGib = _DEFAULT.kv_offload_gib,
@@ -88,7 +89,7 @@ def serve(
     background: Annotated[bool, typer.Option("--background", help="Return as soon as the daemon is ready.")] = False,
     log_level: Level = _DEFAULT.log_level,
 ) -> None:
-    """Serve a model by an OpenAI-compatible API.
+    """Serve one or several models by an OpenAI-compatible API.
 
     SIGTERM or Ctrl-C lets open requests finish; a second one cuts them off.
 
@@ -100,7 +101,7 @@ def serve(
     """
     with refusals():
         config = Config(
-            model=None if model is None else model_path(model),
+            **_named(models or (), keep),
             host=host,
             port=port,
             threads=threads,
@@ -122,8 +123,18 @@ def serve(
             reasoning_alias=reasoning_alias,
             log_level=cast(LogLevel, log_level),
         )
-        keys = _NO_KEYS if api_key_file is None else read_key_file(api_key_file)
-    _serve(config, keys, background=background)
+    _serve(config, _keys(api_key_file), background=background)
+
+
+def _named(models: Sequence[Path], keep_s: float) -> dict[str, Any]:
+    """The models by their paths, the first one apart."""
+    paths = [model_path(model) for model in models]
+    return {"model": paths[0] if paths else None, "others": tuple(paths[1:]), "keep_s": keep_s}
+
+
+def _keys(file: Path | None) -> KeyFile:
+    with refusals():
+        return _NO_KEYS if file is None else read_key_file(file)
 
 
 def _serve(config: Config, keys: KeyFile, *, background: bool) -> None:
@@ -160,18 +171,12 @@ def _run(config: Config, keys: KeyFile, listener: socket.socket, state: "_State"
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # texts come one by one: a pool of threads would idle
     sinks = _open_sinks(config)
     with _kept_for_good():
-        server, assembly = _load(config, keys, sinks, listener, state)
+        server = _load(config, keys, sinks, listener, state)
     from ..housekeeping import tidy
 
-    cache, keeper, rebalanced = assembly.cache, assembly.keeper, assembly.rebalanced
     try:
-        with (
-            cache.writing() if cache else nullcontext(),
-            keeper.keeping() if keeper else nullcontext(),
-            rebalanced.keeping() if rebalanced else nullcontext(),
-        ):
-            threading.Thread(target=tidy, name="isotherm-tidy", daemon=True).start()
-            reason = server.serve_on(listener)
+        threading.Thread(target=tidy, name="isotherm-tidy", daemon=True).start()
+        reason = server.serve_on(listener)
     except BindError as error:
         fail(str(error), ExitCode.ADDRESS)
     finally:
@@ -204,49 +209,29 @@ def _kept_for_good() -> Iterator[None]:
         gc.enable()
 
 
-def _load(
-    config: Config, keys: KeyFile, sinks: "Sinks", listener: socket.socket, state: "_State"
-) -> tuple["DaemonServer", "Assembly"]:
-    """The server over the loaded model, and what it is made of."""
+def _load(config: Config, keys: KeyFile, sinks: "Sinks", listener: socket.socket, state: "_State") -> "DaemonServer":
+    """The server over the models, of which the default is loaded and at work."""
     from ...api.app import create_app
-    from ...api.service import Limits, Service
-    from ..assembly import assemble
+    from .join import join
     from .server import DaemonServer
 
+    server, fleet, loader = join(config.models, keys, sinks)
     try:
         with refusals(), state.progress() as report:
-            assembly = assemble(config, report)
+            hosted = loader.assembled(fleet.default, report)
     except OSError as error:  # compiled kernels and the state are written while loading
         remedy = "free some space, or set XDG_CACHE_HOME and XDG_STATE_HOME to folders that can be written"
         fail(f"loading failed: {error}; {remedy}", ExitCode.FAILURE)
-    service = Service(
-        client=assembly.engine.client,
-        tokenizer=assembly.tokenizer,
-        chat_template=assembly.chat_template,
-        structures=assembly.structures,
-        model_id=config.model_id,
-        created=assembly.created,
-        metrics=assembly.engine.metrics,
-        events=assembly.engine.events,
-        status=assembly.status,
-        plan=assembly.plan_json,
-        experts=assembly.experts.show,
-        api_keys=frozenset(keys.names),
-        key_names=keys.names,
-        cors_origins=config.cors_origins,
-        sinks=sinks.all,
-        reasoning_names=("reasoning_content", "reasoning") if config.reasoning_alias else ("reasoning_content",),
-        limits=Limits(max_choices=min(Limits().max_choices, config.max_queued)),  # more could never be queued
-    )
-    assembly.engine.metrics.add(sinks.metrics)
-    logger.info("loaded %s in %.1f s", config.model_id, assembly.load_s)
+    fleet.adopt(fleet.default, hosted)
+    logger.info("loaded %s in %.1f s", fleet.default, hosted.assembly.load_s)
     if not keys.names and not is_local(listener):
-        assembly.engine.events.record("open_to_network", _OPEN)
+        server.events.record("open_to_network", _OPEN)
     if keys.exposed is not None:
-        assembly.engine.events.record("api_keys_exposed", keys.exposed)
-    server = DaemonServer(create_app(service), assembly, state.ready)
-    _on_hangup(server.handle_exit)
-    return server, assembly
+        server.events.record("api_keys_exposed", keys.exposed)
+    daemon = DaemonServer(create_app(server), fleet, config, state.ready)
+    _on_hangup(daemon.handle_exit)
+    hosted.start()
+    return daemon
 
 
 class _State:

@@ -9,9 +9,18 @@ from ..config import Config
 
 _DEFAULT = Config()
 
-Model = Annotated[
-    Path | None,
-    typer.Argument(help="A .gguf file or a safetensors folder; none is the embedded demo model.", show_default=False),
+Models = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        help="A .gguf file or a safetensors folder; none is the embedded demo model. Of several the first is the "
+        "default, and the others are loaded when they are asked for.",
+        metavar="[MODEL]...",
+        show_default=False,
+    ),
+]
+Keep = Annotated[
+    float,
+    typer.Option("--keep", help="Unload a model that was idle for so many seconds; 0 is never.", metavar="SECONDS"),
 ]
 Threads = Annotated[int | None, typer.Option(help="CPU threads of the engine.", show_default="one per physical core")]
 AffinityName = Annotated[

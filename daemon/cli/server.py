@@ -2,27 +2,30 @@
 
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
-from ..assembly import Assembly
+from ..config import Config
+from ..engine import Engine
+from ..fleet.fleet import Fleet
+from ..fleet.host import Hosted
 from .address import BindError
 from .connection import Connection
 from .output import ExitCode
 
 
 class DaemonServer(uvicorn.Server):
-    """Serves until a signal comes or the engine fails.
+    """Serves until a signal comes or an engine fails.
 
     The first SIGTERM or SIGINT refuses new requests and lets the open ones finish for the config's `drain_s` seconds;
     the second cuts them off. on_ready is called when the server listens.
     """
 
-    def __init__(self, app: FastAPI, assembly: Assembly, on_ready: Callable[[], None]) -> None:
-        config = assembly.config
+    def __init__(self, app: FastAPI, fleet: Fleet[Hosted[Any]], config: Config, on_ready: Callable[[], None]) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -33,14 +36,12 @@ class DaemonServer(uvicorn.Server):
                 timeout_graceful_shutdown=int(config.drain_s) + 10,
             )
         )
-        self._assembly = assembly
+        self._fleet, self._drain_s = fleet, config.drain_s
         self._on_ready = on_ready
         self._drain: threading.Thread | None = None
 
     def serve_on(self, listener: socket.socket) -> ExitCode | None:
-        """Run the engine and serve until the end; why it ended, None if it was told to. Raises BindError."""
-        engine = self._assembly.engine
-        engine.start()
+        """Serve until the end, and unload the models; why it ended, None if it was told to. Raises BindError."""
         try:
             self.run(sockets=[listener])
         except OSError as error:  # another program began to listen while the model loaded
@@ -48,8 +49,8 @@ class DaemonServer(uvicorn.Server):
         finally:
             if self._drain is not None and not self.force_exit:
                 self._drain.join()
-            failed = engine.stats().state == "failed"
-            engine.stop()
+            failed = self._failed()
+            self._fleet.close()
         if failed:
             return ExitCode.ENGINE
         return ExitCode.FORCED if self.force_exit else None
@@ -59,17 +60,31 @@ class DaemonServer(uvicorn.Server):
         self._on_ready()
 
     async def on_tick(self, counter: int) -> bool:
-        self._assembly.sample()
-        if self._assembly.engine.stats().state == "failed":
+        for _, hosted in self._fleet.loaded():
+            hosted.assembly.sample()
+        self._fleet.let_go()
+        if self._failed():
             return True
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        engine, drain_s = self._assembly.engine, self._assembly.config.drain_s
+        engines = [hosted.assembly.engine for _, hosted in self._fleet.loaded()]
         if self.should_exit:
             self.force_exit = True
-            threading.Thread(target=engine.stop, name="isotherm-stop", daemon=True).start()
+            for engine in engines:
+                threading.Thread(target=engine.stop, name="isotherm-stop", daemon=True).start()
             return
         self.should_exit = True
-        self._drain = threading.Thread(target=engine.drain, args=(drain_s,), name="isotherm-drain", daemon=True)
+        self._fleet.shut("the engine is shutting down")
+        self._drain = threading.Thread(target=self._drain_all, args=(engines,), name="isotherm-drain", daemon=True)
         self._drain.start()
+
+    def _drain_all(self, engines: Sequence[Engine]) -> None:
+        drains = [threading.Thread(target=engine.drain, args=(self._drain_s,), daemon=True) for engine in engines]
+        for drain in drains:
+            drain.start()
+        for drain in drains:
+            drain.join()
+
+    def _failed(self) -> bool:
+        return any(hosted.assembly.engine.stats().state == "failed" for _, hosted in self._fleet.loaded())

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from .accelerator_rows import accelerator_rows
 from .daemon_options import ApiKeyFile, Port, Url
+from .fleet_rows import fleet_rows
 from .output import ExitCode, out
 
 
@@ -59,6 +60,7 @@ def _rows(data: dict[str, Any], url: str) -> Iterator[tuple[str, str]]:
     yield "dashboard", f"{url}/ui"
     yield "model", f"{model['id']} ({model['architecture']}), context {model['context']} tokens"
     yield "file", model["path"]
+    yield from fleet_rows(data.get("models", ()))
     for name, row in model["formats"].items():
         note = "" if row["exact"] else " (re-encoded, not bit-exact)"
         yield "weights", f"{_count(row['tensors'], 'tensor')} in {name}, run as {row['packed']}{note}"

@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-from isotherm.api.app import create_app
 from isotherm.api.service import Limits
 from isotherm.daemon.budget import StepBudget
 from isotherm.daemon.engine import Engine
@@ -17,7 +16,7 @@ from isotherm.daemon.queue_books import QueueLimits
 from isotherm.daemon.scheduler import Scheduler
 from isotherm.daemon.step import StepPlan
 from numpy.typing import NDArray
-from support.api_service import COMPLETIONS, call, make_service, serving, wait_until
+from support.api_service import COMPLETIONS, app_of, call, make_service, serving, wait_until
 from support.fake_runner import FakeRunner
 from support.scripted_engine import VOCAB_SIZE
 from support.serving import make_submit
@@ -62,7 +61,7 @@ def test_a_flood_ends_in_one_answer_each_and_leaks_nothing() -> None:
     """[9, 53, 59]"""
 
     async def flood(engine: Engine) -> list[httpx.Response]:
-        transport = httpx.ASGITransport(create_app(make_service(engine.client)))
+        transport = httpx.ASGITransport(app_of(make_service(engine.client)))
         async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client:
             body = {"stream": True, "max_tokens": 12, "ignore_eos": True}
             calls = [client.post(COMPLETIONS, json={**body, "prompt": f"{i} " * 8}) for i in range(200)]
@@ -132,7 +131,7 @@ def test_a_stopped_request_is_counted_to_its_stop_string() -> None:
         service = make_service(engine.client)
 
         async def ask(**fields: object) -> dict:
-            transport = httpx.ASGITransport(create_app(service))
+            transport = httpx.ASGITransport(app_of(service))
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
                 body = {"prompt": "x", "temperature": 0, "max_tokens": 40, "ignore_eos": True, "logprobs": 1}
                 return (await client.post(COMPLETIONS, json={**body, **fields})).json()
@@ -153,7 +152,7 @@ def test_draining_refuses_and_health_says_why() -> None:
         engine.stop()
 
         async def ask() -> tuple[httpx.Response, httpx.Response]:
-            transport = httpx.ASGITransport(create_app(make_service(engine.client)))
+            transport = httpx.ASGITransport(app_of(make_service(engine.client)))
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
                 return await client.post(COMPLETIONS, json={"prompt": "x"}), await client.get("/health")
 

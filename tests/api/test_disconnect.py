@@ -10,11 +10,10 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from isotherm.api.app import create_app
 from isotherm.api.service import Limits
 from isotherm.daemon.errors import OverloadedError
 from starlette.types import Message
-from support.api_service import CHAT, make_service, serving, wait_until
+from support.api_service import CHAT, app_of, make_service, serving, wait_until
 from support.scripted_engine import HANG, ByteTokenizer, ScriptedEngine, Step, says
 
 MESSAGES = [{"role": "user", "content": "x"}]
@@ -146,7 +145,7 @@ def test_a_connection_that_the_event_loop_has_closed_already_is_no_failure(strea
 
     headers = [(b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": CHAT, "raw_path": CHAT.encode(), "query_string": b""}
-    asyncio.run(create_app(service)({**scope, "headers": headers}, receive, send))
+    asyncio.run(app_of(service)({**scope, "headers": headers}, receive, send))
     assert not service.client.open
 
 
@@ -193,7 +192,7 @@ def test_a_flood_ends_in_one_answer_each() -> None:
     engine = ScriptedEngine(lambda submit: says("Hi", 0.001), refuse=OverloadedError("full", 1.0), capacity=20)
 
     async def flood() -> list[httpx.Response]:
-        transport = httpx.ASGITransport(create_app(make_service(engine)))
+        transport = httpx.ASGITransport(app_of(make_service(engine)))
         async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client:
             body = {"messages": MESSAGES, "stream": True}
             return await asyncio.gather(*[client.post(CHAT, json=body) for _ in range(200)])

@@ -8,11 +8,10 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
-from isotherm.api.app import create_app
 from isotherm.api.service import Service
 from isotherm.daemon.chat_template import ChatTemplate
 from isotherm.daemon.structures import Structures
-from support.api_service import CHAT, make_service
+from support.api_service import CHAT, app_of, make_service
 from support.dialogues import FAMILIES, Family
 from support.engine_runs import make_engine, running
 from support.fake_runner import FakeRunner
@@ -43,7 +42,7 @@ def service(family: Family) -> Iterator[Service]:
 
 def answers(service: Service, requests: list[dict[str, Any]], *, together: bool) -> list[Any]:
     async def run() -> list[Any]:
-        transport = httpx.ASGITransport(create_app(service))
+        transport = httpx.ASGITransport(app_of(service))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             posts = [client.post(CHAT, json=body) for body in requests]
             responses = await asyncio.gather(*posts) if together else [await post for post in posts]

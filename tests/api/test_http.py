@@ -8,7 +8,6 @@ from typing import Any
 import httpx
 import pytest
 from fastapi.exceptions import RequestValidationError
-from isotherm.api.app import create_app
 from isotherm.api.errors import error_response, handle_error
 from isotherm.api.middleware import BodyLimit
 from isotherm.api.service import Limits, Service
@@ -17,7 +16,7 @@ from isotherm.daemon.errors import EngineError, OverloadedError
 from isotherm.daemon.status import EngineStats
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
-from support.api_service import CHAT, COMPLETIONS, MODEL, call, chat, complete, make_service
+from support.api_service import CHAT, COMPLETIONS, MODEL, app_of, call, chat, complete, make_service
 from support.scripted_engine import ScriptedEngine
 
 MESSAGES = [{"role": "user", "content": "x"}]
@@ -272,7 +271,7 @@ def keyed() -> Service:
 
 def routes(service: Service) -> list[tuple[str, str]]:
     """Every method and path of the application, with something in place of what a path leaves open."""
-    app = create_app(service)
+    app = app_of(service)
     found = [(method, route.path) for route in _flat(app.routes) for method in sorted(route.methods)]
     return [(method, re.sub(r"{[^}]*}", "x", path)) for method, path in found]
 
@@ -373,7 +372,7 @@ def test_two_apps_share_nothing() -> None:
     async def ids() -> list[str]:
         found = []
         for name in ("a", "b"):
-            transport = httpx.ASGITransport(create_app(make_service(model_id=name)))
+            transport = httpx.ASGITransport(app_of(make_service(model_id=name)))
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
                 found.append((await client.get("/v1/models")).json()["data"][0]["id"])
         return found

@@ -8,7 +8,6 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import booleans
-from isotherm.api.app import create_app
 from isotherm.api.openapi import document
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
@@ -17,12 +16,12 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from support.api_service import make_service
+from support.api_service import app_of, make_service
 from support.scripted_engine import EOS, ScriptedEngine
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 EXAMPLES = 25  # per operation and sort of data
-PATHS: dict[str, Any] = document(create_app(make_service()))["paths"]
+PATHS: dict[str, Any] = document(app_of(make_service()))["paths"]
 OPERATIONS = sorted(f"{method.upper()} {path}" for path, methods in PATHS.items() for method in methods)
 
 
@@ -55,7 +54,7 @@ class Obedient(ScriptedEngine):
         return answer
 
 
-APP = create_app(make_service(Obedient(babble)))
+APP = app_of(make_service(Obedient(babble)))
 SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", APP)
 
 

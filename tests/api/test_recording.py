@@ -8,7 +8,6 @@ import httpx
 import orjson
 import pytest
 from isotherm.api.access_log import AccessLog
-from isotherm.api.app import create_app
 from isotherm.api.http_metrics import HttpMetrics
 from isotherm.api.record import Record
 from isotherm.api.traces import MissingPackagesError, Traces, send_traces
@@ -18,7 +17,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry, generate_latest
-from support.api_service import CHAT, COMPLETIONS, MODEL, call, chat, make_service, serving, wait_until
+from support.api_service import CHAT, COMPLETIONS, MODEL, app_of, call, chat, make_service, serving, wait_until
 from support.scripted_engine import HANG, ScriptedEngine, Step, says
 
 SECRET = "a text that is nobody's business"
@@ -157,7 +156,7 @@ def traced(path: str, *, headers: dict[str, str] | None = None, service_of: obje
 
 
 async def _post(service: object, path: str, body: object, headers: dict[str, str] | None) -> None:
-    transport = httpx.ASGITransport(create_app(service))
+    transport = httpx.ASGITransport(app_of(service))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         await client.request("POST" if path.startswith("/v1") else "GET", path, json=body, headers=headers)
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
@@ -15,10 +16,13 @@ from isotherm.daemon.cli.output import ExitCode
 from isotherm.daemon.cli.server import DaemonServer
 from isotherm.daemon.config import Config
 from isotherm.daemon.engine import Engine
+from isotherm.daemon.events import EventLog
+from isotherm.daemon.fleet.fleet import Fleet
 from isotherm.daemon.kv_cache import BlockPool
 from isotherm.daemon.messages import Failed, Finished
 from isotherm.daemon.queue_books import QueueLimits
 from isotherm.daemon.scheduler import Scheduler
+from support.api_service import NoLoader
 from support.fake_runner import FakeRunner
 from support.serving import make_submit
 
@@ -36,14 +40,28 @@ def make_engine(runner: FakeRunner) -> Engine:
     return Engine(runner, scheduler, QueueLimits(max_queued=8, max_queued_tokens=1000), max_failures=2)
 
 
+class Running:
+    """An engine at work, as a loaded model."""
+
+    nbytes = 0
+
+    def __init__(self, engine: Engine) -> None:
+        self.assembly = SimpleNamespace(engine=engine, sample=lambda: None)
+        engine.start()
+
+    def close(self) -> None:
+        self.assembly.engine.stop()
+
+
 class Served:
     """A server in a thread, so that no signal handler is set; `reason` is there after `join`."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.ready = threading.Event()
-        assembly = SimpleNamespace(engine=engine, config=Config(drain_s=PATIENCE_S), sample=lambda: None)
-        self.server = DaemonServer(FastAPI(), assembly, self.ready.set)  # type: ignore[arg-type]
+        fleet: Fleet[Any] = Fleet(("tiny",), NoLoader(), EventLog())
+        fleet.adopt("tiny", Running(engine))
+        self.server = DaemonServer(FastAPI(), fleet, Config(drain_s=PATIENCE_S), self.ready.set)
         self.listener = bind("127.0.0.1", 0)
         self.reason: ExitCode | None = None
         self.thread = threading.Thread(target=self._serve)

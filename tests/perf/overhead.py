@@ -32,12 +32,11 @@ if __name__ == "__main__":  # also as the clients' process
 import httpx
 import numpy as np
 import uvicorn
-from isotherm.api.app import create_app
 from isotherm.api.service import Service
 from isotherm.daemon.cli.connection import Connection
 from isotherm.daemon.mailbox import Mailbox, wake
 from isotherm.daemon.messages import Finished, Submit, Token, Usage
-from support.api_service import make_service, wait_until
+from support.api_service import app_of, make_service, wait_until
 from support.daemon_process import running as daemon
 from support.engine_runs import make_engine, running
 from support.fake_runner import FakeRunner
@@ -97,7 +96,7 @@ class BusyRunner(FakeRunner):
 def serving(service: Service) -> Iterator[int]:
     """As the daemon does it, on the port that it yields."""
     config = uvicorn.Config(
-        create_app(service), http=Connection, log_level="critical", lifespan="off", loop="uvloop", port=0
+        app_of(service), http=Connection, log_level="critical", lifespan="off", loop="uvloop", port=0
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)

@@ -1,21 +1,25 @@
-"""A Service around a ScriptedEngine, called in process or through a real server on a free port."""
+"""A Service around a ScriptedEngine, alone on a server that is called in process or listens on a free port."""
 
 import asyncio
 import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 import orjson
 import uvicorn
+from fastapi import FastAPI
 from isotherm.api.app import create_app
+from isotherm.api.server import Server
 from isotherm.api.service import Service
 from isotherm.daemon.chat_template import ChatTemplate
 from isotherm.daemon.client import EngineClient
 from isotherm.daemon.events import EventLog
+from isotherm.daemon.fleet.fleet import Fleet
 from isotherm.daemon.messages import Submit
 from isotherm.daemon.structures import Structures
 from support.scripted_engine import ByteTokenizer, ScriptedEngine, Step, says
@@ -39,7 +43,42 @@ def no_experts(phase: str) -> dict[str, Any]:
     return {"phase": phase, "devices": ["ram"], "experts": 0, "top_k": 0, "tokens": 0.0, **empty}
 
 
-def make_service(engine: ScriptedEngine | EngineClient | list[Step] | str = "Hi", **changes: Any) -> Service:
+_OF_SERVER = ("metrics", "api_keys", "key_names", "cors_origins", "sinks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceAlone(Service):
+    """around: settings of its server."""
+
+    around: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class AsLoaded:
+    """A service in the place of a loaded model."""
+
+    service: Service
+    nbytes: int = 0
+    closed: Callable[[], None] = lambda: None
+
+    def close(self) -> None:
+        self.closed()
+
+
+class NoLoader:
+    """Of models that are all there."""
+
+    def demand(self, name: str) -> Callable[[int], object]:
+        raise AssertionError(f"{name} is loaded")
+
+    def tidy(self) -> None:
+        raise AssertionError("nothing was unloaded")
+
+    def load(self, name: str, progress: object) -> AsLoaded:
+        raise AssertionError(f"{name} is loaded")
+
+
+def make_service(engine: ScriptedEngine | EngineClient | list[Step] | str = "Hi", **changes: Any) -> ServiceAlone:
     """A service whose engine is the given one, or answers each request with the given steps or text."""
     if isinstance(engine, str | list):
         steps = says(engine) if isinstance(engine, str) else engine
@@ -51,13 +90,34 @@ def make_service(engine: ScriptedEngine | EngineClient | list[Step] | str = "Hi"
         "structures": Structures(ByteTokenizer()),
         "model_id": MODEL,
         "created": 1_700_000_000,
-        "metrics": OneLineMetrics(),
         "events": EventLog(),
         "status": lambda: {"state": "ready"},
         "plan": lambda: None,
         "experts": no_experts,
     }
-    return Service(**given | changes)
+    around = {name: changes.pop(name) for name in _OF_SERVER if name in changes}
+    return ServiceAlone(**given | changes, around=around)
+
+
+def server_of(service: Service) -> Server:
+    """A server with one model."""
+    fleet: Fleet[AsLoaded] = Fleet((service.model_id,), NoLoader(), service.events)
+    fleet.adopt(service.model_id, AsLoaded(service))
+    around = service.around if isinstance(service, ServiceAlone) else {}
+    given: dict[str, Any] = {
+        "models": fleet,
+        "created": service.created,
+        "metrics": OneLineMetrics(),
+        "events": service.events,
+        "status": lambda _model: service.status(),
+        "limits": service.limits,
+    }
+    return Server(**given | around)
+
+
+def app_of(service: Service) -> FastAPI:
+    """The application of a server with one model."""
+    return create_app(server_of(service))
 
 
 def by_prompt(answers: dict[str, str]) -> Callable[[Submit], Sequence[Step]]:
@@ -69,7 +129,7 @@ def call(service: Service, method: str, path: str, **kwargs: Any) -> httpx.Respo
     """One request, in process."""
 
     async def run() -> httpx.Response:
-        transport = httpx.ASGITransport(create_app(service))
+        transport = httpx.ASGITransport(app_of(service))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             return await client.request(method, path, **kwargs)
 
@@ -102,7 +162,7 @@ def serving(service: Service, port: int = 0, **config: Any) -> Iterator[int]:
     listener = socket.create_server(("127.0.0.1", port))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)  # so that an unread stream soon fills it
     server = uvicorn.Server(
-        uvicorn.Config(create_app(service), log_level="critical", lifespan="off", timeout_graceful_shutdown=1, **config)
+        uvicorn.Config(app_of(service), log_level="critical", lifespan="off", timeout_graceful_shutdown=1, **config)
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 import orjson
 import psutil
 import uvicorn
-from isotherm.api.app import create_app
 from isotherm.api.http_metrics import HttpMetrics
 from isotherm.api.record import Record
 from isotherm.api.service import Limits
@@ -25,7 +24,7 @@ from isotherm.daemon.config import key_digest
 from isotherm.daemon.engine import Engine
 from isotherm.daemon.mailbox import Mailbox
 from isotherm.daemon.messages import Submit
-from support.api_service import CHAT, COMPLETIONS, make_service, wait_until
+from support.api_service import CHAT, COMPLETIONS, app_of, make_service, wait_until
 from support.engine_runs import assert_nothing_left, make_engine, running
 from support.fake_runner import FakeRunner
 from support.scripted_engine import VOCAB_SIZE
@@ -130,9 +129,7 @@ class Soak:
         )
         listener = socket.create_server(("127.0.0.1", 0), backlog=1000)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        config = uvicorn.Config(
-            create_app(service), http=Connection, log_level="critical", lifespan="off", loop="uvloop"
-        )
+        config = uvicorn.Config(app_of(service), http=Connection, log_level="critical", lifespan="off", loop="uvloop")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -1,0 +1,60 @@
+"""Where the engine's side and the HTTP side are joined: a server over the models that a daemon knows."""
+
+import time
+from collections.abc import Mapping
+
+from ...api.server import Server
+from ...api.service import Limits, Service
+from ...api.sinks import Sinks
+from ..api_keys import KeyFile
+from ..assembly import Assembly
+from ..config import Config
+from ..events import EventLog
+from ..fleet.fleet import Fleet
+from ..fleet.host import Hosted, ModelLoader
+from ..fleet.metrics import FleetMetrics
+from ..fleet.status import status_of
+
+Models = Fleet[Hosted[Service]]
+
+
+def join(configs: Mapping[str, Config], keys: KeyFile, sinks: Sinks) -> tuple[Server, Models, ModelLoader[Service]]:
+    """The server, its models, none of which is loaded yet, and what loads them.
+
+    configs: of each model by its id, the default first. What is of all models is taken from that one.
+    """
+    config, events, created = next(iter(configs.values())), EventLog(), int(time.time())
+    limits = Limits(max_choices=min(Limits().max_choices, config.max_queued))  # more could never be queued
+    names = ("reasoning_content", "reasoning") if config.reasoning_alias else ("reasoning_content",)
+
+    def service(model_id: str, assembly: Assembly) -> Service:
+        return Service(
+            client=assembly.engine.client,
+            tokenizer=assembly.tokenizer,
+            chat_template=assembly.chat_template,
+            structures=assembly.structures,
+            model_id=model_id,
+            created=assembly.created,
+            events=assembly.engine.events,
+            status=assembly.status,
+            plan=assembly.plan_json,
+            experts=assembly.experts.show,
+            limits=limits,
+            reasoning_names=names,
+        )
+
+    loader = ModelLoader(configs, events, service)
+    fleet: Models = Fleet(tuple(configs), loader, events, keep_s=config.keep_s, max_waiting=config.max_queued)
+    server = Server(
+        models=fleet,
+        created=created,
+        metrics=FleetMetrics(fleet, events, sinks.metrics),
+        events=events,
+        status=lambda model: status_of(fleet, model, created, events),
+        api_keys=frozenset(keys.names),
+        key_names=keys.names,
+        cors_origins=config.cors_origins,
+        sinks=sinks.all,
+        limits=limits,
+    )
+    return server, fleet, loader

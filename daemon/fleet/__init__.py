@@ -1,0 +1,1 @@
+"""The models that one daemon knows, and which of them are loaded."""

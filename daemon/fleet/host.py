@@ -1,0 +1,106 @@
+"""Hosted: a loaded model at work; ModelLoader: how a fleet comes to one."""
+
+import ctypes
+import gc
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Generic, TypeVar
+
+from ...experts.model import open_model
+from ...experts.progress import Progress
+from ...placement.shape import CPU
+from ..assembly import Assembly, assemble, demo_model, plan_memory
+from ..config import Config
+from ..events import EventLog, EventsOf
+from ..served_plan import obeyed, read_plan
+
+logger = logging.getLogger(__name__)
+
+S = TypeVar("S")
+
+
+class Hosted(Generic[S]):
+    """A loaded model whose engine runs, and whose packed weights and routing are kept meanwhile.
+
+    service: what requests are given of it.
+    """
+
+    def __init__(self, assembly: Assembly, service: S) -> None:
+        self.assembly, self.service = assembly, service
+        self._tended = ExitStack()
+
+    @property
+    def nbytes(self) -> int:
+        """Of weights, keys and values."""
+        return self.assembly.runner.weight_bytes + self.assembly.kv_bytes
+
+    def start(self) -> None:
+        """Start the engine; what was submitted before is served now."""
+        assembly = self.assembly
+        if assembly.cache:
+            self._tended.enter_context(assembly.cache.writing())
+        if assembly.keeper:
+            self._tended.enter_context(assembly.keeper.keeping())
+        if assembly.rebalanced:
+            self._tended.enter_context(assembly.rebalanced.keeping())
+        assembly.engine.start()
+
+    def close(self) -> None:
+        """Stop the engine, and keep what is to be kept."""
+        self.assembly.engine.stop()
+        self._tended.close()
+
+
+class ModelLoader(Generic[S]):
+    """Loads models by their settings. make: of an assembly, what requests are given."""
+
+    def __init__(self, configs: Mapping[str, Config], events: EventLog, make: Callable[[str, Assembly], S]) -> None:
+        self._configs, self._events, self._make = configs, events, make
+
+    def demand(self, name: str) -> Callable[[int], object]:
+        """See `Loader`. Where parts lie on accelerators, only loading tells exactly."""
+        config = self._configs[name]
+        model = open_model(config.model or demo_model(_unseen))
+        plan = read_plan(config, model)
+        config = obeyed(config, plan)
+        if plan is not None:
+            elsewhere = [layer for layer, device in enumerate(plan.placement.dense) if device != CPU]
+        else:
+            elsewhere = list(range(model.spec.num_layers)) if config.accelerators else []
+        return lambda free: plan_memory(model, config, free, elsewhere)
+
+    def load(self, name: str, progress: Progress) -> Hosted[S]:
+        """See `assemble`, whose errors it raises."""
+        hosted = self.assembled(name, progress)
+        hosted.start()
+        gc.freeze()  # it stays for long, so no garbage is looked for in it
+        logger.info("loaded %s in %.1f s", name, hosted.assembly.load_s)
+        return hosted
+
+    def tidy(self) -> None:
+        """See `Loader`."""
+        give_back()
+
+    def assembled(self, name: str, progress: Progress) -> Hosted[S]:
+        """A model whose engine is still to be started."""
+        events = self._events if len(self._configs) == 1 else EventsOf(self._events, name)
+        assembly = assemble(self._configs[name], progress, events)
+        return Hosted(assembly, self._make(name, assembly))
+
+
+def give_back() -> None:
+    """Have the system get memory back that nobody uses: the parts of an engine know one another, so it takes a look for
+    garbage, also in what was thought to stay for good."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of the GNU library
+        if trim is not None:
+            trim(0)
+
+
+def _unseen(stage: str, done: int, total: int) -> None:
+    """Nobody looks at this progress."""
