@@ -52,6 +52,12 @@ def _path(value: Any, folder: Path) -> Path:
     return path if str(path) == "-" else folder / path
 
 
+def _model(value: Any, folder: Path) -> Path:
+    """A path, or a pulled model's name as it is."""
+    path = _path(value, folder)
+    return path if path.exists() or path.suffix in (".gguf", ".safetensors") else Path(value).expanduser()
+
+
 def _number(value: Any, folder: Path) -> float:
     return float(_is(int, float)(value, folder))
 
@@ -65,6 +71,7 @@ def _texts(value: Any, folder: Path) -> tuple[str, ...]:
 _TEXT = Kind("text", _is(str), '"..."')
 _WHOLE = Kind("a whole number", _is(int), "1")
 _NUMBER = Kind("a number", _number, "1.0")
+_MODEL = Kind("a path or a name as text", _model, '"..."')
 _SWITCH = Kind("true or false", _is(bool), "true")
 _PATH = Kind("a path as text", _path, '"..."')
 _TEXTS = Kind("a list of texts", _texts, '["..."]')
@@ -97,7 +104,7 @@ KEYS = (
     Key("model", "accelerators", "accelerators", _TEXTS, "cards to use, such as cuda:0", "--accelerator"),
     Key("pool", "keep_s", "keep_s", _NUMBER, "seconds until an idle model is unloaded; 0 is never", "--keep", True),
 )
-MODEL_PATH = Key("models.NAME", "path", "model", _PATH, "a .gguf file, a safetensors folder or a pulled model")
+MODEL_PATH = Key("models.NAME", "path", "model", _MODEL, "a .gguf file, a safetensors folder or a pulled model")
 POOL_DEFAULT = Key("pool", "default", "", _TEXT, "the model of requests that name none")
 TABLES = tuple(dict.fromkeys(key.table for key in KEYS))
 

@@ -84,6 +84,13 @@ def test_models_on_the_command_line_are_those_that_are_served(tmp_path: Path) ->
     ]
 
 
+def test_a_pulled_model_keeps_its_name(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    path = write(tmp_path, "[models.a]\npath = 'owner/repo:Q4_0'\n[models.b]\npath = 'here'")
+    paths = [config.model for config in gathered(path).models.values()]
+    assert paths == [Path("owner/repo:Q4_0"), tmp_path / "here"]
+
+
 def test_without_a_file_there_are_defaults_and_the_demo_model() -> None:
     settings = gathered(None)
     assert list(settings.models) == ["isotherm-demo"]
