@@ -1,13 +1,12 @@
 """create_app: the HTTP side of a server as an ASGI application."""
 
 from fastapi import FastAPI
-from starlette.middleware.cors import CORSMiddleware
 
 from . import accelerators, admin, openapi, plans, rebalance, tokens
 from .anthropic import messages
 from .anthropic.framing import ERROR_SHAPE as ANTHROPIC
 from .auth import ApiKeys
-from .cors import cors_settings
+from .doors import Cors
 from .error_shapes import ErrorShapes
 from .errors import HANDLED, handle_error
 from .fields import FieldNotes
@@ -50,10 +49,9 @@ def create_app(server: Server) -> FastAPI:
     app.add_middleware(Holding)
     app.add_middleware(BodyLimit, limits=server.limits)
     open_paths = frozenset({"/health"}) | ui.open_paths(pages)
-    app.add_middleware(ApiKeys, digests=server.api_keys, names=server.key_names, open_paths=open_paths)
+    app.add_middleware(ApiKeys, doors=server.doors, open_paths=open_paths)
     app.add_middleware(SafetyNet)
-    if server.cors_origins:  # its answers to browsers that ask first need no key
-        app.add_middleware(CORSMiddleware, **cors_settings(server.cors_origins))
+    app.add_middleware(Cors, doors=server.doors)
     app.add_middleware(ErrorShapes, shapes=(ANTHROPIC, OLLAMA))
     app.add_middleware(Recording, sinks=server.sinks)
     return app

@@ -2,33 +2,30 @@
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from .doors import Doors
 from .errors import InvalidApiKeyError, error_response
 
 _HOW = "this server needs an API key: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
 
 
 class ApiKeys:
-    """Lets a request pass if its key's digest is among `digests`, or its path among `open_paths`. names: of keys, by
-    digest.
+    """Lets a request pass if its key's digest is among those of `doors`, or its path among `open_paths`.
 
     Notes in the request's state `key_name`, by which logs and metrics know it, and `tenant`, by which its caches are
     kept apart: of one length, so that it can be told from what is appended to it.
     """
 
-    def __init__(
-        self, app: ASGIApp, digests: frozenset[bytes], names: Mapping[bytes, str], open_paths: frozenset[str]
-    ) -> None:
-        self.app, self.open_paths = app, open_paths
-        self.names = {digest: names.get(digest, digest.hex()) for digest in digests}
+    def __init__(self, app: ASGIApp, doors: Doors, open_paths: frozenset[str]) -> None:
+        self.app, self._doors, self.open_paths = app, doors, open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in self.open_paths or not self.names:
+        if scope["type"] != "http" or scope["path"] in self.open_paths or not self._doors.names:
             await self.app(scope, receive, send)
             return
         name = self._name(_keys(Headers(scope=scope)))
@@ -44,7 +41,7 @@ class ApiKeys:
         found: str | None = None
         for key in keys:
             digest = hashlib.sha256(key.encode("latin-1")).digest()  # the header's own bytes
-            for each, name in self.names.items():
+            for each, name in self._doors.names.items():
                 if hmac.compare_digest(digest, each):
                     found = name
         return found

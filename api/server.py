@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from ..daemon.errors import EngineError
 from ..daemon.events import EventLog
+from .doors import Doors
 from .errors import UnknownModelError
 from .record import Sink
 from .service import Limits, Service
@@ -67,7 +68,7 @@ class Server:
     """created: seconds since the epoch. status: what /admin/status answers, of a model by its id. api_keys: sha256
     digests of the accepted keys; empty leaves the server open. key_names: by digest, for logs and metrics; keys of one
     name are one tenant's. cors_origins: of the pages that browsers let in, such as https://chat.example; "*" is all.
-    sinks: are told of each request when it has ended.
+    sinks: are told of each request when it has ended. doors: where keys and origins may change.
     """
 
     models: Models
@@ -80,6 +81,10 @@ class Server:
     cors_origins: tuple[str, ...] = ()
     sinks: tuple[Sink, ...] = ()
     limits: Limits = field(default_factory=Limits)
+    doors: Doors = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "doors", Doors(self.api_keys, self.key_names, self.cors_origins))
 
     def named(self, model: str | None, plain: Callable[[str], str] = str) -> str:
         """The id of the model that a request names, as it is or plainly; none means the default. Raises

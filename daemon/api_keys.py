@@ -29,6 +29,9 @@ class KeyFile:
     exposed: str | None
 
 
+NO_KEYS = KeyFile({}, (), None)
+
+
 def read_key_file(path: Path) -> KeyFile:
     """Raises ConfigError for a file that cannot be read, holds no key, or has a line that cannot be understood."""
     try:

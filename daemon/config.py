@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -25,8 +25,8 @@ class ConfigError(ValueError):
 class Config:
     """Settings of `isotherm serve`.
 
-    model: a .gguf file or a safetensors folder; None is the embedded demo model. others: more models, that are loaded
-    when they are asked for. keep_s: after how many seconds an idle model is unloaded; 0 is never.
+    name: by which the model is known; None is what its file or folder is called. model: a .gguf file or a safetensors
+    folder; None is the embedded demo model. keep_s: after how many seconds an idle model is unloaded; 0 is never.
     threads: None is one per physical core. affinity: what they are bound to, see `Seating`. context: tokens of prompt
     and answer together; None is the model's own, at most `max_default_context`. kv_gib: memory of the KV cache; None
     is decided by `memory.plan_blocks`. kv_offload_gib: RAM of a KV cache larger than what accelerators have room for;
@@ -41,8 +41,8 @@ class Config:
     max_queued_tokens bounds the prompts that wait, drain_s is what open requests get when the daemon is told to stop.
     """
 
+    name: str | None = None
     model: Path | None = None
-    others: tuple[Path, ...] = ()
     keep_s: float = 0.0
     host: str = "127.0.0.1"
     port: int = 8440
@@ -86,7 +86,6 @@ class Config:
         _check_range("max-queued", self.max_queued, 1, 1 << 20)
         for origin in self.cors_origins:
             _check_origin(origin)
-        self._check_models()
         _check_choice("kv-cache", self.kv_cache, get_args(KvCache))
         if self.metrics_alias is not None:
             _check_choice("metrics-alias", self.metrics_alias, get_args(MetricsAlias))
@@ -96,21 +95,10 @@ class Config:
         _check_choice("log-level", self.log_level, get_args(LogLevel))
 
     @property
-    def models(self) -> dict[str, "Config"]:
-        """The settings of each model by its name in the API, the default first."""
-        each = [replace(self, model=path, others=()) for path in (self.model, *self.others)]
-        return {config.model_id: config for config in each}
-
-    def _check_models(self) -> None:
-        if self.others and len(self.models) <= len(self.others):
-            names = ", ".join(replace(self, model=path, others=()).model_id for path in (self.model, *self.others))
-            raise ConfigError(f"two models have the same name: {names}; rename the file or folder of one")
-        if self.others and self.plan is not None:
-            raise ConfigError(f"--plan is {self.plan}, and a plan is of one model; serve that alone, or without a plan")
-
-    @property
     def model_id(self) -> str:
         """The model's name in the API: a GGUF file's stem, without the count of a split one, or the folder's name."""
+        if self.name is not None:
+            return self.name
         if self.model is None:
             return DEMO_ID
         path = self.model.resolve()

@@ -8,6 +8,7 @@ from ... import __version__
 from .bench import bench
 from .calibrate import calibrate
 from .chat import chat
+from .config import config
 from .demo import demo
 from .doctor import doctor
 from .key import key
@@ -53,5 +54,6 @@ for command in (serve, chat, status, stop, demo, bench, calibrate, simulate, key
 app.command("list")(list_models)
 app.command("show")(show_model)
 app.command("rm")(remove_model)
+app.add_typer(config, name="config")
 app.add_typer(plan, name="plan")
 app.add_typer(profile, name="profile")

@@ -9,22 +9,20 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from ...cpu_kernels.kv_layout import KvCache
-from ...cpu_kernels.seating import Affinity
 from ...experts.progress import Progress
-from ..api_keys import KeyFile, read_key_file
-from ..config import Config, LogLevel, MetricsAlias
-from ..library.resolve import model_path
+from ..api_keys import KeyFile
+from ..config import Config, LogLevel
 from ..paths import log_file
+from ..settings.settings import Settings, Told, gather
 from ..state import DaemonState, own_start, read_state, remove_state, write_state
 from .address import BindError, bind, is_local
 from .background import detach, hints, wait_until_ready
@@ -32,10 +30,12 @@ from .model_options import AcceleratorNames, KvKind
 from .output import ExitCode, err, fail, refusals
 from .program import program
 from .progress import progress_bars, stage_lines
+from .reload import Reload, has_terminal, keys_of
 from .serve_options import (
     AccessLog,
     AffinityName,
     Alias,
+    ConfigFile,
     Context,
     CorsOrigins,
     Keep,
@@ -50,6 +50,7 @@ from .serve_options import (
     ReasoningAlias,
     Threads,
     Traces,
+    given_flags,
 )
 
 if TYPE_CHECKING:
@@ -60,12 +61,13 @@ logger = logging.getLogger(__name__)
 
 _DEFAULT = Config()
 _OPEN = "anyone who reaches this machine may use the server; ask for keys by --api-key-file, or leave --host out"
-_NO_KEYS = KeyFile({}, (), None)
 _WRITE_EVERY_S = 0.2  # of the progress in the state file
 
 
 def serve(
+    ctx: typer.Context,
     models: Models = None,
+    config: ConfigFile = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = _DEFAULT.host,
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = _DEFAULT.port,
     threads: Threads = _DEFAULT.threads,
@@ -99,57 +101,29 @@ def serve(
 
     Example: isotherm serve model.gguf --threads 8 --context 16384 --background
     """
+    told = Told(flags=given_flags(ctx), models=tuple(models or ()), file=config)
     with refusals():
-        config = Config(
-            **_named(models or (), keep),
-            host=host,
-            port=port,
-            threads=threads,
-            affinity=cast(Affinity, affinity),
-            context=context,
-            kv_gib=kv_gib,
-            kv_offload_gib=kv_offload_gib,
-            max_running=max_running,
-            max_queued=max_queued,
-            kv_cache=cast(KvCache, kv_cache),  # the config checks it, in better words than the parser's
-            pack_cache=not no_pack_cache,
-            plan=plan,
-            accelerators=tuple(accelerator or _DEFAULT.accelerators),
-            api_key_file=api_key_file,
-            cors_origins=tuple(cors_origin or _DEFAULT.cors_origins),
-            access_log=access_log,
-            metrics_alias=cast(MetricsAlias | None, metrics_alias),
-            traces=traces,
-            reasoning_alias=reasoning_alias,
-            log_level=cast(LogLevel, log_level),
-        )
-    _serve(config, _keys(api_key_file), background=background)
+        settings = gather(told, os.environ)
+        keys = keys_of(settings.config)
+    _serve(told, settings, keys, background=background)
 
 
-def _named(models: Sequence[Path], keep_s: float) -> dict[str, Any]:
-    """The models by their paths, the first one apart."""
-    paths = [model_path(model) for model in models]
-    return {"model": paths[0] if paths else None, "others": tuple(paths[1:]), "keep_s": keep_s}
-
-
-def _keys(file: Path | None) -> KeyFile:
-    with refusals():
-        return _NO_KEYS if file is None else read_key_file(file)
-
-
-def _serve(config: Config, keys: KeyFile, *, background: bool) -> None:
+def _serve(told: Told, settings: Settings, keys: KeyFile, *, background: bool) -> None:
+    config = settings.config
     with _bind(config) as listener:
-        config = replace(config, port=listener.getsockname()[1])
+        port = listener.getsockname()[1]
+        settings = replace(settings, models={name: replace(each, port=port) for name, each in settings.models.items()})
+        config = settings.config
         if background and not keys.names and not is_local(listener):  # else the log is seen anyway
             err.print(f"isotherm: {_OPEN}", style="red", markup=False, highlight=False, soft_wrap=True)
-        log = log_file(config.port) if background else None
+        log = log_file(port) if background else None
         pid = None if log is None else detach(log)
         if pid is None:
             _set_up_logging(config.log_level)
             with _announced(config, log) as state:
-                _run(config, keys, listener, state)
+                _run(told, settings, keys, listener, state)
             return
-    wait_until_ready(pid, config.port, log_file(config.port))
+    wait_until_ready(pid, port, log_file(port))
 
 
 def _bind(config: Config) -> socket.socket:
@@ -166,12 +140,12 @@ def _bind(config: Config) -> socket.socket:
         fail(f"{error}; choose another --port or --host", ExitCode.ADDRESS)
 
 
-def _run(config: Config, keys: KeyFile, listener: socket.socket, state: "_State") -> None:
+def _run(told: Told, settings: Settings, keys: KeyFile, listener: socket.socket, state: "_State") -> None:
     _stop_at_once_on_signals()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # texts come one by one: a pool of threads would idle
-    sinks = _open_sinks(config)
+    sinks = _open_sinks(settings.config)
     with _kept_for_good():
-        server = _load(config, keys, sinks, listener, state)
+        server = _load(told, settings, keys, sinks, listener, state)
     from ..housekeeping import tidy
 
     try:
@@ -209,13 +183,15 @@ def _kept_for_good() -> Iterator[None]:
         gc.enable()
 
 
-def _load(config: Config, keys: KeyFile, sinks: "Sinks", listener: socket.socket, state: "_State") -> "DaemonServer":
+def _load(
+    told: Told, settings: Settings, keys: KeyFile, sinks: "Sinks", listener: socket.socket, state: "_State"
+) -> "DaemonServer":
     """The server over the models, of which the default is loaded and at work."""
     from ...api.app import create_app
     from .join import join
     from .server import DaemonServer
 
-    server, fleet, loader = join(config.models, keys, sinks)
+    server, fleet, loader = join(settings.models, keys, sinks)
     try:
         with refusals(), state.progress() as report:
             hosted = loader.assembled(fleet.default, report)
@@ -228,8 +204,19 @@ def _load(config: Config, keys: KeyFile, sinks: "Sinks", listener: socket.socket
         server.events.record("open_to_network", _OPEN)
     if keys.exposed is not None:
         server.events.record("api_keys_exposed", keys.exposed)
-    daemon = DaemonServer(create_app(server), fleet, config, state.ready)
-    _on_hangup(daemon.handle_exit)
+    daemon = DaemonServer(create_app(server), fleet, settings.config, state.ready)
+
+    def apply(config: Config, keys: KeyFile) -> None:
+        server.doors.set(keys.names, keys.names, config.cors_origins)
+        fleet.keep_s = config.keep_s
+        daemon.drain_s = config.drain_s
+        logging.getLogger().setLevel(config.log_level.upper())
+
+    reload = Reload(told, settings, apply, server.events)
+    if (state.in_background or settings.file is not None) and not has_terminal():
+        signal.signal(signal.SIGHUP, lambda sig, frame: threading.Thread(target=reload, name="isotherm-reload").start())
+    else:
+        _on_hangup(daemon.handle_exit)
     hosted.start()
     return daemon
 
@@ -248,6 +235,10 @@ class _State:
         )
         self._written = 0.0
         self._write()
+
+    @property
+    def in_background(self) -> bool:
+        return self._value.log is not None
 
     def ready(self) -> None:
         """The daemon answers."""

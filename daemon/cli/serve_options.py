@@ -1,13 +1,15 @@
 """The options of `isotherm serve`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ..config import Config
 
 _DEFAULT = Config()
+_NO_SETTINGS = ("models", "config", "background")
+_FIELDS = {"keep": "keep_s", "accelerator": "accelerators", "cors_origin": "cors_origins"}
 
 Models = Annotated[
     list[Path] | None,
@@ -103,3 +105,26 @@ ReasoningAlias = Annotated[
     bool,
     typer.Option("--reasoning-alias", help="Tell reasoning in the field reasoning too, beside reasoning_content."),
 ]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help="A file of settings, before which flags go; isotherm config shows what comes of both.",
+        metavar="FILE",
+        show_default="the user's or the system's, if any",
+    ),
+]
+
+
+def given_flags(ctx: typer.Context) -> dict[str, Any]:
+    """The options that were given, by the field of `Config`."""
+    given = {name: value for name, value in ctx.params.items() if name not in _NO_SETTINGS and _is_given(ctx, name)}
+    if "no_pack_cache" in given:
+        given["pack_cache"] = not given.pop("no_pack_cache")
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    return {_FIELDS.get(name, name): value for name, value in values.items()}
+
+
+def _is_given(ctx: typer.Context, name: str) -> bool:
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

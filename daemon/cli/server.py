@@ -36,7 +36,7 @@ class DaemonServer(uvicorn.Server):
                 timeout_graceful_shutdown=int(config.drain_s) + 10,
             )
         )
-        self._fleet, self._drain_s = fleet, config.drain_s
+        self._fleet, self.drain_s = fleet, config.drain_s
         self._on_ready = on_ready
         self._drain: threading.Thread | None = None
 
@@ -80,7 +80,7 @@ class DaemonServer(uvicorn.Server):
         self._drain.start()
 
     def _drain_all(self, engines: Sequence[Engine]) -> None:
-        drains = [threading.Thread(target=engine.drain, args=(self._drain_s,), daemon=True) for engine in engines]
+        drains = [threading.Thread(target=engine.drain, args=(self.drain_s,), daemon=True) for engine in engines]
         for drain in drains:
             drain.start()
         for drain in drains:

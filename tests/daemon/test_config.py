@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -197,22 +197,3 @@ def test_planned_blocks_fit_and_hold_a_request(
 
 def test_every_kind_of_the_cache_can_be_chosen() -> None:
     assert get_args(KvCache) == tuple(KV_KINDS)
-
-
-def test_each_of_several_models_has_the_same_settings_and_a_name_of_its_own() -> None:
-    config = Config(model=Path("first.gguf"), others=(Path("second.gguf"),), threads=3)
-    assert list(config.models) == ["first", "second"]
-    second = config.models["second"]
-    assert (second.model, second.others, second.threads) == (Path("second.gguf"), (), 3)
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"others": (Path("b/one.gguf"),)}, "two models have the same name: one, one"),
-        ({"others": (Path("two.gguf"),), "plan": Path("plan.json")}, "a plan is of one model"),
-    ],
-)
-def test_several_models_that_cannot_be_served_together_are_refused(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        Config(model=Path("a/one.gguf"), **changes)

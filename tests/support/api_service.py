@@ -156,13 +156,18 @@ def chunks(response: httpx.Response) -> list[Any]:
     return [orjson.loads(event.removeprefix("data: ")) for event in data]
 
 
+def serving(service: Service, **config: Any) -> contextlib.AbstractContextManager[int]:
+    """Serve a model by uvicorn in a thread; yields the port."""
+    return serve_app(app_of(service), **config)
+
+
 @contextlib.contextmanager
-def serving(service: Service, port: int = 0, **config: Any) -> Iterator[int]:
+def serve_app(app: FastAPI, port: int = 0, **config: Any) -> Iterator[int]:
     """Serve by uvicorn in a thread; yields the port, a free one unless one is named."""
     listener = socket.create_server(("127.0.0.1", port))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)  # so that an unread stream soon fills it
     server = uvicorn.Server(
-        uvicorn.Config(app_of(service), log_level="critical", lifespan="off", timeout_graceful_shutdown=1, **config)
+        uvicorn.Config(app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1, **config)
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
