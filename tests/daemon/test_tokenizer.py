@@ -1,6 +1,5 @@
 import json
 import random
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -173,23 +172,6 @@ def test_the_begin_token_is_added_where_the_model_wants_it() -> None:
 
 def test_the_end_token_is_added_where_the_model_wants_it() -> None:
     assert Tokenizer.from_gguf(tiny(add_eos_token=True)).encode("a", add_special=True) == [1, 0]
-
-
-def test_other_threads_run_while_a_long_text_is_encoded(smollm2: Tokenizer) -> None:
-    ended = threading.Event()
-    text = "stone river light " * 60_000
-
-    def encode() -> None:
-        smollm2.encode(text, add_special=False)
-        ended.set()
-
-    thread = threading.Thread(target=encode)
-    thread.start()
-    turns = 0
-    while not ended.wait(0.001):
-        turns += 1
-    thread.join()
-    assert turns > 5  # at most two if the interpreter's lock were held all the time
 
 
 def test_half_a_surrogate_pair_is_refused(smollm2: Tokenizer) -> None:
