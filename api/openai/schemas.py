@@ -90,6 +90,15 @@ class CompletionFields(BaseModel):
         return self.stream_options.include_usage
 
 
+class ReasoningFields(BaseModel):
+    """As routers of many models spell it. exclude: do not tell it."""
+
+    effort: str | None = None
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    exclude: bool | None = None
+    enabled: bool | None = None
+
+
 class ChatRequest(CompletionFields):
     messages: Messages
     max_completion_tokens: int | None = None
@@ -100,6 +109,10 @@ class ChatRequest(CompletionFields):
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     include_reasoning: bool | None = None
+    thinking_token_budget: int | None = Field(
+        None, ge=-1, validation_alias=AliasChoices("thinking_token_budget", "thinking_budget", "thinking_budget_tokens")
+    )
+    reasoning: ReasoningFields | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
