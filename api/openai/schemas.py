@@ -55,12 +55,14 @@ class CompletionFields(BaseModel):
     logit_bias: LogitBias | None = None
     bad_words: list[str] | None = None
     allowed_token_ids: list[TokenId] | None = None
-    seed: int | None = _told("seed")
+    seed: int | None = _told("seed", "sampling_seed")
     stop: str | list[str] | None = None
     stop_token_ids: list[TokenId] | None = None
     min_tokens: int | None = None
     ignore_eos: bool | None = None
-    include_stop_str_in_output: bool | None = None
+    include_stop_str_in_output: bool | None = Field(
+        None, validation_alias=AliasChoices("include_stop_str_in_output", "no_stop_trim")
+    )
     skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = _told("prompt_logprobs")
     return_token_ids: bool | None = None
