@@ -29,6 +29,7 @@ from .sequence import Follow
 from .status import EngineState, EngineStats
 from .step import Runner, StepPlan, StepRecorder
 from .step_counts import StepCounts
+from .thoughts import Thoughts
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +167,9 @@ class Engine:
                 # Log-probabilities of a forced token are known only to the model; bans might forbid it.
                 force = sampling.logprobs is None and sampling.allowed_token_ids is None and not sampling.bad_words
                 guide = Guide(submit.constraint, stop_ids, submit.eos_token_ids, self._guide_workers, force=force)
-            request = OpenRequest(Sampler(sampling, submit.prompt, stop_ids), timer, reader_of(submit), guide)
+            thoughts = None if submit.thoughts is None else Thoughts(submit.thoughts)
+            sampler = Sampler(sampling, submit.prompt, stop_ids)
+            request = OpenRequest(sampler, timer, reader_of(submit), guide, thoughts)
             self._scheduler.submit(submit)
         except RequestError as error:
             failure = error

@@ -15,6 +15,7 @@ from .request import SamplingParams
 
 if TYPE_CHECKING:
     from .constraint import Constraint
+    from .thoughts import ThoughtLimit
 
 Pooling = Literal["mean", "last"]
 FinishReason = Literal["stop", "length", "abort"]
@@ -26,7 +27,8 @@ class Submit:
     tenants get equal shares.
 
     priority: lower is sooner, within a tenant, see `waiting`. pooling: ask for an Embedding instead, and for no token
-    by `sampling`. constraint: `sampling.structure` as `daemon.structures` has compiled it.
+    by `sampling`. constraint: `sampling.structure` as `daemon.structures` has compiled it. thoughts: how long the model
+    may reason, if that is bounded.
     """
 
     request_id: str
@@ -38,6 +40,7 @@ class Submit:
     priority: int = 0
     pooling: Pooling | None = None
     constraint: "Constraint | None" = None
+    thoughts: "ThoughtLimit | None" = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,12 @@ class Sampler:
         self._count(token)
         return token, logprobs
 
+    def take(self, logits: Floats, token: int) -> TokenLogprobs | None:
+        """Take in a token that must come here, whatever the rules say; its log-probabilities, if wanted."""
+        self.skip(token)
+        wanted = self._params.logprobs
+        return None if wanted is None else log_probabilities(logits, token, wanted)
+
     def skip(self, token: int) -> None:
         """Take in a token that came without being drawn; those after it are drawn as if it had been."""
         if self._params.temperature > 0:

@@ -5,6 +5,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
+from .border_lengths import border_lengths
 from .messages import Token
 
 
@@ -100,7 +101,7 @@ class _StopMatcher:
     def __init__(self, text: str) -> None:
         self.text = text
         self.matched = 0
-        self._fallback = _border_lengths(text)
+        self._fallback = border_lengths(text)
 
     def advance(self, char: str) -> bool:
         """Take the next character; True where it completes the stop string."""
@@ -109,15 +110,3 @@ class _StopMatcher:
             matched = self._fallback[matched - 1]
         self.matched = matched + (self.text[matched] == char)
         return self.matched == len(self.text)
-
-
-def _border_lengths(text: str) -> list[int]:
-    """For each prefix the length of its longest proper prefix that is also its end."""
-    lengths = [0] * len(text)
-    border = 0
-    for i in range(1, len(text)):
-        while border and text[i] != text[border]:
-            border = lengths[border - 1]
-        border += text[i] == text[border]
-        lengths[i] = border
-    return lengths

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .border_lengths import border_lengths
 from .token_table import TokenTable
 
 
@@ -21,7 +22,7 @@ class Trigger:
 
     def __init__(self, text: str, table: TokenTable, may_begin: Callable[[bytes], bool]) -> None:
         self._text = text.encode()
-        self._fallback = _border_lengths(self._text)
+        self._fallback = border_lengths(self._text)
         self._table = table
         self.refused = self._refused(may_begin)
 
@@ -55,15 +56,3 @@ class Trigger:
                 if not verdicts[rest]:
                     refused.setdefault(matched, []).append(token_id)
         return refused
-
-
-def _border_lengths(text: bytes) -> list[int]:
-    """For each prefix the length of its longest proper prefix that is also its end."""
-    lengths = [0] * len(text)
-    border = 0
-    for i in range(1, len(text)):
-        while border and text[i] != text[border]:
-            border = lengths[border - 1]
-        border += text[i] == text[border]
-        lengths[i] = border
-    return lengths

@@ -1,6 +1,6 @@
 """From a wish to a job: the one way of every dialect into the engine."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...daemon.messages import Submit
 from ...daemon.request import SamplingParams
@@ -13,6 +13,7 @@ from .dialect import Dialect, Narrator
 from .form import form_of
 from .prompt import prompt_text
 from .reading import ChatReading
+from .thought_limit import thought_limit
 from .wish import ChatWish
 
 
@@ -49,8 +50,10 @@ def prepare(service: Service, wish: ChatWish, tenant: str) -> Conversation:
     param = "messages" if wish.max_tokens is None else wish.max_tokens_param
     max_tokens = room_for(service, prompt, wish.max_tokens, None, param)
     params = SamplingParams(**wish.sampling, max_tokens=max_tokens, structure=form_of(service, wish, text))
+    thoughts = thought_limit(service, wish, text)
+    children = submits(service, [(prompt, params)], wish.n, tenant + wish.cache_salt, wish.priority)
     return Conversation(
-        submits=submits(service, [(prompt, params)], wish.n, tenant + wish.cache_salt, wish.priority),
+        submits=tuple(replace(child, thoughts=thoughts) for child in children),
         readings=tuple(service.speech.reading(wish, text) for _ in range(wish.n)),
         stream=wish.stream,
     )

@@ -30,11 +30,13 @@ class ToolChoice:
 @dataclass(frozen=True, slots=True)
 class Thinking:
     """enabled: None leaves it to the model's template. effort: such as "low", as the template knows it. budget: tokens
-    of reasoning at most."""
+    of reasoning at most. budget_param: the client's name of it, empty if the client can do without where a model's
+    reasoning cannot be bounded."""
 
     enabled: bool | None = None
     effort: str | None = None
     budget: int | None = None
+    budget_param: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

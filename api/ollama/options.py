@@ -9,7 +9,7 @@ from ...daemon.structure import Structure
 from ..chat.wish import Thinking
 from ..fields import FieldNotes
 from ..sampling import stop_strings
-from .request import HARMLESS, REFUSED, OllamaOptions, OllamaRequest
+from .request import HARMLESS, REFUSED, REFUSED_OPTIONS, OllamaOptions, OllamaRequest
 
 _SAME = {"temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty"}
 _LEVELS = ("low", "medium", "high")
@@ -18,7 +18,7 @@ _LEVELS = ("low", "medium", "high")
 def check_fields(body: OllamaRequest, notes: FieldNotes) -> None:
     """Raises InvalidRequestError for a field that this server cannot honour; notes those that it does not know."""
     notes.check(body.model_extra, REFUSED, HARMLESS)
-    notes.check(None if body.options is None else body.options.model_extra, {}, HARMLESS)
+    notes.check(None if body.options is None else body.options.model_extra, REFUSED_OPTIONS, HARMLESS)
 
 
 def sampling_of(body: OllamaRequest) -> dict[str, Any]:

@@ -55,6 +55,12 @@ class OllamaShow(BaseModel):
 
 # Refused unless null, false or empty.
 REFUSED: dict[str, tuple[object, ...]] = {"suffix": (), "template": (), "context": (), "images": ()}
+REFUSED_OPTIONS: dict[str, tuple[object, ...]] = {
+    "mirostat": (),
+    "repeat_last_n": (-1,),
+    "tfs_z": (1.0,),
+    "typical_p": (1.0,),
+}
 HARMLESS = frozenset(
     {
         "f16_kv",

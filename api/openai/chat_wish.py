@@ -6,11 +6,12 @@ from ..chat.tool_fields import function_tools
 from ..chat.wish import ChatWish, Thinking
 from ..service import Service
 from .sampling import sampling_fields
-from .schemas import ChatRequest
+from .schemas import ChatRequest, ReasoningFields
 from .structures import structure_of
 from .tool_choice import read_tool_choice
 
 _NO_EFFORT = "none"
+_NO_LIMIT = -1
 
 
 def chat_wish(service: Service, body: ChatRequest) -> ChatWish:
@@ -47,7 +48,8 @@ def chat_wish(service: Service, body: ChatRequest) -> ChatWish:
         add_generation_prompt=body.add_generation_prompt is not False and not body.continue_final_message,
         continue_final_message=bool(body.continue_final_message),
         template_kwargs=body.chat_template_kwargs or {},
-        hide_reasoning=body.include_reasoning is False,
+        hide_reasoning=body.include_reasoning is False
+        or (body.reasoning is not None and body.reasoning.exclude is True),
     )
 
 
@@ -65,5 +67,14 @@ def logprobs_wanted(body: ChatRequest) -> int | None:
 
 def _thinking(body: ChatRequest) -> Thinking:
     """An effort of "none" turns thinking off."""
-    effort = body.reasoning_effort
-    return Thinking(enabled=False if effort == _NO_EFFORT else None, effort=effort)
+    reasoning = body.reasoning or ReasoningFields()
+    effort = body.reasoning_effort or reasoning.effort
+    budget, param = body.thinking_token_budget, "thinking_token_budget"
+    if budget is None:
+        budget, param = reasoning.max_tokens, "reasoning.max_tokens"
+    return Thinking(
+        enabled=False if effort == _NO_EFFORT else reasoning.enabled,
+        effort=effort,
+        budget=None if budget == _NO_LIMIT else budget,
+        budget_param=param,
+    )

@@ -55,12 +55,14 @@ class CompletionFields(BaseModel):
     logit_bias: LogitBias | None = None
     bad_words: list[str] | None = None
     allowed_token_ids: list[TokenId] | None = None
-    seed: int | None = _told("seed")
+    seed: int | None = _told("seed", "sampling_seed")
     stop: str | list[str] | None = None
     stop_token_ids: list[TokenId] | None = None
     min_tokens: int | None = None
     ignore_eos: bool | None = None
-    include_stop_str_in_output: bool | None = None
+    include_stop_str_in_output: bool | None = Field(
+        None, validation_alias=AliasChoices("include_stop_str_in_output", "no_stop_trim")
+    )
     skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = _told("prompt_logprobs")
     return_token_ids: bool | None = None
@@ -90,6 +92,15 @@ class CompletionFields(BaseModel):
         return self.stream_options.include_usage
 
 
+class ReasoningFields(BaseModel):
+    """As routers of many models spell it. exclude: do not tell it."""
+
+    effort: str | None = None
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    exclude: bool | None = None
+    enabled: bool | None = None
+
+
 class ChatRequest(CompletionFields):
     messages: Messages
     max_completion_tokens: int | None = None
@@ -100,6 +111,10 @@ class ChatRequest(CompletionFields):
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     include_reasoning: bool | None = None
+    thinking_token_budget: int | None = Field(
+        None, ge=-1, validation_alias=AliasChoices("thinking_token_budget", "thinking_budget", "thinking_budget_tokens")
+    )
+    reasoning: ReasoningFields | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None

@@ -91,6 +91,8 @@ def test_echo_is_streamed_first() -> None:
         ({"length_penalty": 2.0}, "length_penalty"),
         ({"use_beam_search": True}, "use_beam_search"),
         ({"mirostat": 2}, "mirostat"),
+        ({"repeat_last_n": 64}, "repeat_last_n"),
+        ({"samplers": ["top_k"]}, "samplers"),
         ({"cache_salt": ""}, "cache_salt"),
         ({"allowed_token_ids": []}, "allowed_token_ids"),
         ({"bad_words": [" "]}, "bad_words"),

@@ -87,6 +87,19 @@ def test_refusals_name_what_is_wrong(words: str) -> None:
 
 def test_options_of_loading_are_ignored_in_silence_and_unknown_ones_noted() -> None:
     service = make_service()
-    body = {"model": MODEL, "prompt": "x", "keep_alive": "5m", "options": {"num_ctx": 1 << 20, "mirostat": 2}}
+    body = {"model": MODEL, "prompt": "x", "keep_alive": "5m", "options": {"num_ctx": 1 << 20, "mystery": 2}}
     assert call(service, "POST", "/api/generate", json=body).status_code == 200
-    assert [event.detail for event in service.events.recent()] == ["clients send 'mirostat', which is ignored"]
+    assert [event.detail for event in service.events.recent()] == ["clients send 'mystery', which is ignored"]
+
+
+@pytest.mark.parametrize("options", [{"mirostat": 2}, {"repeat_last_n": 64}, {"typical_p": 0.5}])
+def test_options_that_would_change_the_text_are_refused_by_name(options: dict[str, Any]) -> None:
+    body = {"model": MODEL, "prompt": "x", "stream": False, "options": options}
+    response = call(make_service(), "POST", "/api/generate", json=body)
+    assert response.status_code == 400 and next(iter(options)) in response.json()["error"]
+
+
+def test_options_at_values_that_ask_for_nothing_are_accepted() -> None:
+    options = {"mirostat": 0, "repeat_last_n": -1, "typical_p": 1.0}
+    body = {"model": MODEL, "prompt": "x", "stream": False, "options": options}
+    assert call(make_service(), "POST", "/api/generate", json=body).status_code == 200

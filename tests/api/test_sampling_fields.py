@@ -56,8 +56,9 @@ def test_minus_one_means_no_limit() -> None:
 
 
 def test_other_names_of_fields() -> None:
-    sampling = submitted(repeat_penalty=1.5, n_predict=7).sampling
+    sampling = submitted(repeat_penalty=1.5, n_predict=7, sampling_seed=9, no_stop_trim=True).sampling
     assert (sampling.repetition_penalty, sampling.max_tokens) == (1.5, 7)
+    assert (sampling.seed, sampling.include_stop_str_in_output) == (9, True)
 
 
 def test_priority_reaches_the_engine() -> None:
