@@ -9,9 +9,9 @@ import orjson
 import pytest
 from isotherm.api.service import Limits, Service
 from isotherm.daemon.errors import EngineError, OverloadedError
-from support.api_service import MODEL, call, make_service, serving
+from support.api_service import MODEL, call, make_service, serving, wait_until
 from support.noted_reader import read_notes
-from support.scripted_engine import ByteTokenizer, ScriptedEngine, says
+from support.scripted_engine import HANG, ByteTokenizer, ScriptedEngine, says
 
 MODULE = "isotherm.api.ollama.generation"
 MESSAGES = [{"role": "user", "content": "x"}]
@@ -68,6 +68,16 @@ def test_tools_and_thoughts(monkeypatch: pytest.MonkeyPatch, stream: bool) -> No
     assert parts[-1].done_reason == "tool_calls"
     assert [tool.name for tool in wishes[0].tools] == ["add"]
     assert wishes[0].thinking.enabled is True
+
+
+def test_leaving_a_stream_aborts() -> None:
+    """[8] It has no way to leave but to let go of the stream."""
+    engine = ScriptedEngine(lambda submit: [*says("Hello"), HANG])
+    with client_of(make_service(engine)) as client:
+        stream = client.chat(model=MODEL, messages=MESSAGES, stream=True)
+        assert next(stream).message.content
+        stream.close()
+        wait_until(lambda: engine.aborted and not engine.open)
 
 
 def test_generate() -> None:

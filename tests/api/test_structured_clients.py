@@ -2,33 +2,29 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Literal
 
 import httpx
 import pytest
-from isotherm.daemon.structures import Structures
-from pydantic import BaseModel, Field
-from support.api_service import MODEL, make_service, serving
-from support.engine_runs import make_engine, running
-from support.fake_runner import FakeRunner
-from support.scripted_engine import VOCAB_SIZE, ByteTokenizer
+from pydantic import BaseModel
+from support.agents import Picture, form_server
+from support.api_service import MODEL
 
 
-class Size(BaseModel):
-    width: int = Field(ge=1, le=9)
-    height: int = Field(ge=1, le=9)
-
-
-class Picture(BaseModel):
-    title: str = Field(pattern="^[a-z]{1,8}$")
-    colours: list[bool] = Field(max_length=3)
-    size: Size | None
+class Mood(BaseModel):
+    mood: Literal["good", "bad"]
+    sure: bool
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    engine = make_engine(FakeRunner(vocab_size=VOCAB_SIZE, num_blocks=400, max_context=400))
-    with running(engine), serving(make_service(engine.client, structures=Structures(ByteTokenizer()))) as port:
-        yield f"http://127.0.0.1:{port}/v1"
+def root() -> Iterator[str]:
+    with form_server() as root:
+        yield root
+
+
+@pytest.fixture
+def url(root: str) -> str:
+    return f"{root}/v1"
 
 
 def test_the_openai_client_parses_whole_answers_and_streams(url: str) -> None:
@@ -42,6 +38,45 @@ def test_the_openai_client_parses_whole_answers_and_streams(url: str) -> None:
             streamed = stream.get_final_completion()
     assert isinstance(whole.choices[0].message.parsed, Picture)
     assert streamed.choices[0].message.parsed == whole.choices[0].message.parsed
+
+
+def test_the_openai_client_parses_responses_and_their_streams(url: str) -> None:
+    from openai import OpenAI
+
+    with OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        asked = {"model": MODEL, "input": "hello", "text_format": Picture, "extra_body": {"seed": 4}}
+        whole = client.responses.parse(**asked)
+        with client.responses.stream(**asked) as stream:
+            streamed = stream.get_final_response()
+    assert isinstance(whole.output_parsed, Picture)
+    assert streamed.output_parsed == whole.output_parsed
+
+
+def test_the_anthropic_client_parses_whole_answers_and_streams(root: str) -> None:
+    """It sends neither patterns nor bounds, and checks them itself: only what it sends can be kept."""
+    from anthropic import Anthropic
+
+    messages = [{"role": "user", "content": "hello"}]
+    with Anthropic(base_url=root, api_key="none", max_retries=0) as client:
+        asked = {"model": MODEL, "messages": messages, "max_tokens": 300, "output_format": Mood}
+        whole = client.messages.parse(**asked)
+        with client.messages.stream(**asked) as stream:
+            streamed = stream.get_final_message()
+    assert isinstance(whole.parsed_output, Mood)
+    assert isinstance(streamed.parsed_output, Mood)
+
+
+def test_ollama_s_client_gets_what_fits(root: str) -> None:
+    from ollama import Client
+
+    messages = [{"role": "user", "content": "hello"}]
+    asked = {"model": MODEL, "messages": messages, "format": Picture.model_json_schema(), "options": {"seed": 7}}
+    client = Client(host=root)
+    whole = client.chat(**asked).message.content
+    streamed = "".join(part.message.content for part in client.chat(**asked, stream=True))
+    client._client.close()  # it has no public way to close
+    Picture.model_validate_json(whole)
+    assert streamed == whole
 
 
 def test_pydantic_ai_gets_its_object(url: str) -> None:

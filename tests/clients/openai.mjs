@@ -39,6 +39,13 @@ const scenes = {
     return { text, chunks: chunks.length, usage: chunks.at(-1).usage };
   },
 
+  async greedy() {
+    const options = { model, messages: says('hello'), temperature: 0, max_tokens: 24 };
+    const whole = await client.chat.completions.create(options);
+    const chunks = await all(await client.chat.completions.create({ ...options, stream: true }));
+    return [whole.choices[0].message.content, chunks.map((chunk) => chunk.choices[0].delta.content ?? '').join('')];
+  },
+
   async tools() {
     const tools = [{ type: 'function', function: { name: 'get_weather', parameters: WEATHER } }];
     const options = { model, messages: says('weather?'), tools };

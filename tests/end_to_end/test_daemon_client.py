@@ -14,6 +14,7 @@ from isotherm.experts.model import open_model
 from openai.types.chat import ChatCompletion
 from support import tiny
 from support.daemon_process import Daemon, running
+from support.npm_client import needs_npm_client, play
 
 MODEL = "tiny-moe"
 MESSAGES = [{"role": "user", "content": "the cat is on the mat and in the hat"}]
@@ -82,6 +83,15 @@ def test_every_dialect_gives_the_same_text(daemon: Daemon, client: openai.OpenAI
     cached = message.usage.cache_read_input_tokens
     assert cached > 0  # the same prompt has been there before, in other words
     assert message.usage.input_tokens + cached == counted == response.usage.input_tokens == line.prompt_eval_count
+
+
+@needs_npm_client
+def test_the_sdk_for_javascript_gets_the_same_text(daemon: Daemon, client: openai.OpenAI) -> None:
+    asked = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "temperature": 0, "max_tokens": 24}
+    text = client.chat.completions.create(**asked).choices[0].message.content
+    told = play(f"{daemon.url}/v1", "greedy", MODEL)
+    assert told == [text, text]
+    assert text
 
 
 def test_completion_of_a_plain_prompt(client: openai.OpenAI) -> None:
