@@ -104,12 +104,10 @@ def test_deltas_of_calls_have_no_content() -> None:
     """[19]"""
     deltas = [delta["delta"] for delta in deltas_of(says("Hi" + CALL, 0.0))]
     assert deltas[0] == {"role": "assistant", "content": ""}
-    assert [list(delta) for delta in deltas[1:]] == [
-        ["content"],
-        ["content"],
-        *[["tool_calls"]] * (len(deltas) - 4),
-        [],
-    ]
+    told = [list(delta) for delta in deltas[1:]]
+    texts = told.count(["content"])
+    assert texts in (1, 2)  # tokens that come at once may share a delta
+    assert told == [*[["content"]] * texts, *[["tool_calls"]] * (len(told) - texts - 1), []]
 
 
 def test_role_comes_first_for_every_choice() -> None:

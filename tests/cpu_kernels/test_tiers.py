@@ -94,8 +94,9 @@ def run(arguments: list[str], **settings: str) -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 
 
-@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("tier", ["avx2", "portable"])
 def test_the_kernels_tests_pass_on(tier: str) -> None:
+    """The tiers in between differ from their neighbours in products alone, whose bits are compared on all of them."""
     needs(tier)
     files = sorted(str(path) for path in HERE.glob("test_*.py") if path.name != Path(__file__).name)
     run(["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files], **TIERS[tier])
