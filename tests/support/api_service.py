@@ -156,9 +156,9 @@ def chunks(response: httpx.Response) -> list[Any]:
     return [orjson.loads(event.removeprefix("data: ")) for event in data]
 
 
-def serving(service: Service, **config: Any) -> contextlib.AbstractContextManager[int]:
-    """Serve a model by uvicorn in a thread; yields the port."""
-    return serve_app(app_of(service), **config)
+def serving(service: Service, port: int = 0, **config: Any) -> contextlib.AbstractContextManager[int]:
+    """Serve a model by uvicorn in a thread; yields the port, a free one unless one is named."""
+    return serve_app(app_of(service), port, **config)
 
 
 @contextlib.contextmanager
