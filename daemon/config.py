@@ -37,7 +37,8 @@ class Config:
     standard error. metrics_alias: names under which metrics are told once more. traces: the URL of an OTLP collector.
     reasoning_alias: whether OpenAI's messages tell reasoning as `reasoning` beside `reasoning_content`.
     The rest has no flag:
-    max_step_tokens bounds a step of the model, step_target_s is how long one with running streams should take,
+    max_step_tokens bounds a step of the model, step_target_s is how long one with running streams should take, one that
+    takes longer than step_limit_s hangs, and its engine is restarted;
     max_queued_tokens bounds the prompts that wait, drain_s is what open requests get when the daemon is told to stop.
     """
 
@@ -67,6 +68,7 @@ class Config:
     max_default_context: int = 32768
     max_step_tokens: int = 512
     step_target_s: float = 0.25
+    step_limit_s: float = 300.0
     max_queued_tokens: int = 1 << 20
     drain_s: float = 30.0
 

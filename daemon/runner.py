@@ -126,6 +126,14 @@ class DecoderRunner:
         seating = replace(self.seating, threads=threads)
         return DecoderRunner(self._spec, self._weights, self._cache, self._inputs.limits, self.num_blocks, seating)
 
+    def anew(self) -> "DecoderRunner":
+        """Another runner of the same weights with threads and a cache of its own, in place of one that hangs and may
+        still write into its cache. Not for what runs on accelerators."""
+        cache = KvStore(self._spec, self.num_blocks, self._cache.kind)
+        return DecoderRunner(
+            self._spec, self._weights, cache, self._inputs.limits, self.num_blocks, replace(self.seating)
+        )
+
     def fill_cache(self) -> None:
         """Have all pages of the KV cache lie in memory, as after use."""
         self._cache.fill()

@@ -24,7 +24,10 @@ def join(configs: Mapping[str, Config], keys: KeyFile, sinks: Sinks) -> tuple[Se
     configs: of each model by its id, the default first. What is of all models is taken from that one.
     """
     config, events, created = next(iter(configs.values())), EventLog(), int(time.time())
-    limits = Limits(max_choices=min(Limits().max_choices, config.max_queued))  # more could never be queued
+    limits = Limits(
+        max_choices=min(Limits().max_choices, config.max_queued),  # more could never be queued
+        step_limit=config.step_limit_s,
+    )
     names = ("reasoning_content", "reasoning") if config.reasoning_alias else ("reasoning_content",)
 
     def service(model_id: str, assembly: Assembly) -> Service:

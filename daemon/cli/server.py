@@ -63,7 +63,8 @@ class DaemonServer(uvicorn.Server):
         for _, hosted in self._fleet.loaded():
             hosted.assembly.sample()
         self._fleet.let_go()
-        if self._failed():
+        self._fleet.heal()
+        if self._fleet.lost is not None:
             return True
         return await super().on_tick(counter)
 
@@ -87,4 +88,5 @@ class DaemonServer(uvicorn.Server):
             drain.join()
 
     def _failed(self) -> bool:
-        return any(hosted.assembly.engine.stats().state == "failed" for _, hosted in self._fleet.loaded())
+        engines = (hosted.assembly.engine for _, hosted in self._fleet.loaded())
+        return self._fleet.lost is not None or any(engine.stats().state == "failed" for engine in engines)
