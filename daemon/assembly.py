@@ -107,7 +107,6 @@ class Assembly:
     """A loaded model with everything that serves it. The engine's thread has not been started."""
 
     config: Config
-    plan: Plan | None
     model: Model
     runner: DecoderRunner
     cache: PackCache | None
@@ -237,7 +236,6 @@ def assemble(config: Config, progress: Progress, events: EventLog | None = None)
     _add_metrics(engine, config, None if accelerators else PaceMetrics(engine.stats, plan))
     return Assembly(
         config=config,
-        plan=plan,
         model=model,
         runner=runner,
         cache=cache,
@@ -274,8 +272,14 @@ def revived(old: Assembly) -> Assembly:
     recorder = RoutingRecorder(old.model, runner) if old.model.spec.routing else None
     engine = _engine(runner, old.config, events, recorder, [])
     _add_metrics(engine, old.config, PaceMetrics(engine.stats, old.plan))
-    keeper = _keeper(recorder, events)
-    return replace(old, runner=runner, engine=engine, keeper=keeper, throughput=Throughput())
+    return replace(
+        old,
+        runner=runner,
+        engine=engine,
+        keeper=_keeper(recorder, events),
+        experts=ExpertMap(recorder, None),
+        throughput=Throughput(),
+    )
 
 
 def _keeper(recorder: RoutingRecorder | None, events: EventLog) -> TraceKeeper | None:

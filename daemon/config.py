@@ -84,6 +84,7 @@ class Config:
                 "--kv-offload-gib is for keys and values that an --accelerator has no room for; "
                 "without one, --kv-gib is the memory of the KV cache"
             )
+        _check_range("step-limit-s", self.step_limit_s, 1, 1 << 20)
         _check_range("max-running", self.max_running, 1, self.max_step_tokens)
         _check_range("max-queued", self.max_queued, 1, 1 << 20)
         for origin in self.cors_origins:

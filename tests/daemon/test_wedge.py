@@ -46,6 +46,7 @@ def test_an_engine_that_has_given_up_is_ill() -> None:
         assert "3 steps in a row failed" in str(ailment_of(engine, 1000.0))
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_has_ended_is_an_ailment() -> None:
     class Deadly(FakeRunner):
         def execute(self, plan: StepPlan) -> None:  # type: ignore[override]
@@ -77,7 +78,7 @@ def test_the_dump_says_what_every_thread_does(capfd: pytest.CaptureFixture[str])
 def hosted(tmp_path: Path, own_folders: None, thawed: None) -> Hosted[str]:
     path = tmp_path / "tiny.gguf"
     tiny.write_gguf(path, "mixtral", "Q4_0", max_position_embeddings=512)
-    config = Config(model=path, threads=2, kv_gib=0.02, context=512, step_limit_s=0.2)
+    config = Config(model=path, threads=2, kv_gib=0.02, context=512, step_limit_s=1.0)
     loader = ModelLoader({"tiny": config}, EventLog(), lambda _, assembly: f"of {id(assembly)}")
     return loader.load("tiny", lambda stage, done, total: None)
 
