@@ -49,6 +49,7 @@ from .structures import Structures
 from .throughput import Throughput
 from .tokenizer import Tokenizer
 from .trace_keeper import TraceKeeper
+from .unused_prefixes import UnusedPrefixes
 
 if TYPE_CHECKING:  # it imports torch, which a daemon without accelerators does not
     from .accelerated import Accelerated
@@ -313,6 +314,8 @@ def _engine(
 ) -> Engine:
     limits = QueueLimits(max_queued=config.max_queued, max_queued_tokens=config.max_queued_tokens)
     scheduler = make_scheduler(runner, config)
+    if not config.accelerators:
+        attendants = [*attendants, UnusedPrefixes(scheduler.pool, runner)]
     return Engine(runner, scheduler, limits, events=events, recorder=recorder, attendants=attendants)
 
 

@@ -1,6 +1,6 @@
 """The runner on the CPU: a model's recorded program, run over one StepPlan after another."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -133,6 +133,10 @@ class DecoderRunner:
         return DecoderRunner(
             self._spec, self._weights, cache, self._inputs.limits, self.num_blocks, replace(self.seating)
         )
+
+    def drop_blocks(self, blocks: Sequence[int]) -> int:
+        """Give back the memory of blocks that hold nothing; they can be used as before. Bytes."""
+        return self._cache.drop(blocks)
 
     def fill_cache(self) -> None:
         """Have all pages of the KV cache lie in memory, as after use."""

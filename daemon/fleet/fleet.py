@@ -148,6 +148,12 @@ class Fleet(Generic[T]):
             if member.state == "ready" and not member.leases and now - member.used_at >= keep:
                 self.unload(member.name)
 
+    def unload_idle(self) -> None:
+        """Unload all models without requests, but for the one that was used last."""
+        idle = [member for member in self._by_age() if member.state == "ready" and not member.leases]
+        for member in [each for each in idle if each is not max(idle, key=lambda each: each.used_at)]:
+            self.unload(member.name)
+
     def unload(self, name: str) -> None:
         """Unload a model that is ready, once its requests have ended."""
         member = self._members[name]

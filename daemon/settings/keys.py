@@ -95,6 +95,8 @@ KEYS = (
     Key("engine", "max_step_tokens", "max_step_tokens", _WHOLE, "tokens in one step"),
     Key("engine", "step_target_s", "step_target_s", _NUMBER, "seconds that a step with running streams should take"),
     Key("engine", "step_limit_s", "step_limit_s", _NUMBER, "seconds after which a step hangs; its engine is restarted"),
+    Key("pool", "memory_stall", "memory_stall", _NUMBER, "per cent of time waited for memory that is too much"),
+    Key("pool", "memory_free_gib", "memory_free_gib", _NUMBER, "memory that is to stay free"),
     Key("model", "context", "context", _WHOLE, "most tokens of prompt and answer together", "--context"),
     Key("model", "max_default_context", "max_default_context", _WHOLE, "most of a context that is not told"),
     Key("model", "kv_gib", "kv_gib", _NUMBER, "memory of the KV cache", "--kv-gib"),

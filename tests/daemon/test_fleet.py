@@ -247,6 +247,24 @@ def test_idle_models_are_let_go_after_their_time() -> None:
     run(work())
 
 
+def test_all_idle_models_but_the_last_used_are_unloaded_when_memory_is_short() -> None:
+    async def work() -> None:
+        machine = Machine()
+        fleet = make_fleet(machine, "a10", "b10", "c10", "d10")
+        held = await fleet.lease("a10")
+        for name in ("b10", "d10", "c10"):
+            machine.now += 1
+            await use(fleet.lease(name), name, machine)
+        fleet.unload_idle()
+        await until(lambda: set(machine.loaded) == {"a10", "c10"})
+        fleet.unload_idle()
+        await asyncio.sleep(0.02)
+        assert set(machine.loaded) == {"a10", "c10"}
+        held.release()
+
+    run(work())
+
+
 def test_a_model_that_is_wanted_while_it_leaves_is_loaded_again() -> None:
     async def work() -> None:
         machine = Machine()
