@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +29,12 @@ from .budget import StepBudget
 from .chat_template import ChatTemplate
 from .config import Config, ConfigError, readable
 from .engine import Engine
+from .errors import EngineError
 from .events import EventLog
 from .expert_map import ExpertMap
 from .kv_cache import BlockPool
 from .machine import default_threads, free_memory
-from .memory import GIB, demand_of, plan_blocks, plan_offload
+from .memory import GIB, RESERVE, MemoryPlanError, demand_of, plan_blocks, plan_offload
 from .pace_metrics import PaceMetrics
 from .pack_cache import PackCache
 from .paths import cache_folder, packed_folder, routing_file
@@ -48,6 +49,7 @@ from .structures import Structures
 from .throughput import Throughput
 from .tokenizer import Tokenizer
 from .trace_keeper import TraceKeeper
+from .unused_prefixes import UnusedPrefixes
 
 if TYPE_CHECKING:  # it imports torch, which a daemon without accelerators does not
     from .accelerated import Accelerated
@@ -238,7 +240,7 @@ def assemble(config: Config, progress: Progress, events: EventLog | None = None)
         model=model,
         runner=runner,
         cache=cache,
-        keeper=TraceKeeper(recorder, routing_file(recorder.fingerprint), events) if recorder else None,
+        keeper=_keeper(recorder, events),
         rebalanced=accelerated.rebalanced if accelerated else None,
         engine=engine,
         accelerators=_shown(accelerated, accelerators, engine) if accelerated and accelerators else None,
@@ -254,6 +256,35 @@ def assemble(config: Config, progress: Progress, events: EventLog | None = None)
         load_s=time.monotonic() - started,
         created=int(time.time()),
     )
+
+
+def revived(old: Assembly) -> Assembly:
+    """The same model with a new engine over the same packed weights, in place of one that hangs or has failed.
+
+    Raises EngineError for one with accelerators, whose memory is not had twice, MemoryPlanError without room for a new
+    KV cache: the old one may still be written to.
+    """
+    if old.accelerators is not None:
+        raise EngineError("an engine with accelerators is not restarted within its process")
+    free = free_memory()
+    if free < old.kv_bytes + RESERVE:
+        raise MemoryPlanError(f"a new KV cache needs {old.kv_bytes >> 20} MiB beside the old one, of {free >> 20} free")
+    events, runner = old.engine.events, old.runner.anew()
+    recorder = RoutingRecorder(old.model, runner) if old.model.spec.routing else None
+    engine = _engine(runner, old.config, events, recorder, [])
+    _add_metrics(engine, old.config, PaceMetrics(engine.stats, old.plan))
+    return replace(
+        old,
+        runner=runner,
+        engine=engine,
+        keeper=_keeper(recorder, events),
+        experts=ExpertMap(recorder, None),
+        throughput=Throughput(),
+    )
+
+
+def _keeper(recorder: RoutingRecorder | None, events: EventLog) -> TraceKeeper | None:
+    return TraceKeeper(recorder, routing_file(recorder.fingerprint), events) if recorder else None
 
 
 def _accelerated(
@@ -283,6 +314,8 @@ def _engine(
 ) -> Engine:
     limits = QueueLimits(max_queued=config.max_queued, max_queued_tokens=config.max_queued_tokens)
     scheduler = make_scheduler(runner, config)
+    if not config.accelerators:
+        attendants = [*attendants, UnusedPrefixes(scheduler.pool, runner)]
     return Engine(runner, scheduler, limits, events=events, recorder=recorder, attendants=attendants)
 
 

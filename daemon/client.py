@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from .errors import InvalidRequestError
+from .errors import InvalidRequestError, OverloadedError
 from .inbox import Inbox
 from .mailbox import Mailbox
 from .messages import Ask, Command, FinishReason, Submit
@@ -14,6 +14,7 @@ from .request import SamplingParams, check_prompt_length
 from .status import EngineStats
 
 MAX_PRIORITY = 100
+_SHORT_S = 30.0  # that memory is short, in all likelihood
 
 
 class EngineClient:
@@ -22,6 +23,7 @@ class EngineClient:
     def __init__(self, inbox: Inbox, *, vocab_size: int, max_context: int, stats: Callable[[], EngineStats]) -> None:
         self.vocab_size = vocab_size
         self.max_context = max_context
+        self.longest_prompt: int | None = None  # in tokens; longer ones are to come back later
         self._inbox = inbox
         self._stats = stats
 
@@ -65,6 +67,12 @@ class EngineClient:
 
     def _check(self, submit: Submit) -> None:
         check_prompt_length(len(submit.prompt), self.max_context)
+        if self.longest_prompt is not None and len(submit.prompt) > self.longest_prompt:
+            raise OverloadedError(
+                f"memory is short: prompts of more than {self.longest_prompt} tokens have to wait, and this one has "
+                f"{len(submit.prompt)}; try again later",
+                _SHORT_S,
+            )
         if not -MAX_PRIORITY <= submit.priority <= MAX_PRIORITY:
             raise InvalidRequestError(
                 f"priority is {submit.priority}; it must lie between -{MAX_PRIORITY} and {MAX_PRIORITY}", "priority"

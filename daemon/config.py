@@ -37,7 +37,9 @@ class Config:
     standard error. metrics_alias: names under which metrics are told once more. traces: the URL of an OTLP collector.
     reasoning_alias: whether OpenAI's messages tell reasoning as `reasoning` beside `reasoning_content`.
     The rest has no flag:
-    max_step_tokens bounds a step of the model, step_target_s is how long one with running streams should take,
+    max_step_tokens bounds a step of the model, step_target_s is how long one with running streams should take, one that
+    takes longer than step_limit_s hangs, and its engine is restarted; memory is short where something waits for it for
+    more than memory_stall per cent of the time, or less than memory_free_gib is free;
     max_queued_tokens bounds the prompts that wait, drain_s is what open requests get when the daemon is told to stop.
     """
 
@@ -67,6 +69,9 @@ class Config:
     max_default_context: int = 32768
     max_step_tokens: int = 512
     step_target_s: float = 0.25
+    step_limit_s: float = 300.0
+    memory_stall: float = 20.0
+    memory_free_gib: float = 0.25
     max_queued_tokens: int = 1 << 20
     drain_s: float = 30.0
 
@@ -82,6 +87,9 @@ class Config:
                 "--kv-offload-gib is for keys and values that an --accelerator has no room for; "
                 "without one, --kv-gib is the memory of the KV cache"
             )
+        _check_range("step-limit-s", self.step_limit_s, 1, 1 << 20)
+        _check_range("memory-stall", self.memory_stall, 0, 100)
+        _check_range("memory-free-gib", self.memory_free_gib, 0, 1 << 20)
         _check_range("max-running", self.max_running, 1, self.max_step_tokens)
         _check_range("max-queued", self.max_queued, 1, 1 << 20)
         for origin in self.cors_origins:

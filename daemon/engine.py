@@ -104,9 +104,20 @@ class Engine:
         if self._thread.ident is None:
             self._close()
         elif not self._join(timeout):
-            self._state, self._reason = "failed", f"a step did not end within {timeout} s of shutting down"
-            self.events.record("engine_abandoned", self._reason, logging.ERROR)
-            self._inbox.fail_all(EngineError(self._reason))
+            self.abandon(f"a step did not end within {timeout} s of shutting down")
+
+    def abandon(self, reason: str) -> None:
+        """Wait no more for the thread, which ends by itself if its step ever does; each open request gets
+        Failed(EngineError)."""
+        self._state, self._reason, self._stopping = "failed", reason, True
+        self.events.record("engine_abandoned", reason, logging.ERROR)
+        self._inbox.close(reason)
+        self._inbox.fail_all(EngineError(reason))
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
 
     def _refuse(self) -> None:
         if self._state in ("starting", "ready"):

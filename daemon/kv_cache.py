@@ -172,6 +172,15 @@ class BlockPool:
         self._cached = [None] * self.num_blocks
         self._index.clear()
 
+    def forget_unused(self) -> list[int]:
+        """What blocks without a user hold is gone. Gives those blocks, which may be written to at any time."""
+        for block in self._free:
+            cached = self._cached[block]
+            if cached is not None:
+                del self._index[cached.key]
+                self._cached[block] = None
+        return sorted(self._free)
+
     def check_integrity(self, tables: Iterable[BlockTable]) -> None:
         """Compare the books with the tables of all users. Raises RuntimeError with the numbers."""
         owners = Counter(block for table in tables for block in table.blocks)

@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -31,6 +31,11 @@ def free_memory(groups: Path = GROUPS, membership: Path = MEMBERSHIP) -> int:
     """Bytes that can still be allocated: what the system calls available, or what the group has left of its limit."""
     left = [room for folder in _folders("memory", groups, membership) if (room := _room(folder)) is not None]
     return max(0, min([int(psutil.virtual_memory().available), *left]))
+
+
+def memory_groups(groups: Path = GROUPS, membership: Path = MEMBERSHIP) -> Sequence[Path]:
+    """The folders of the control groups that bound this process's memory, innermost first."""
+    return tuple(_folders("memory", groups, membership))
 
 
 def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

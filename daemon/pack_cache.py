@@ -74,6 +74,10 @@ class PackCache:
             if writer.ident is not None:
                 writer.join()
 
+    def stop_writing(self) -> None:
+        """Leave it at what is written by now; a later start packs the weights again."""
+        self._stop.set()
+
     def status(self) -> dict[str, Any]:
         """state: "not written" comes with an event that says why; bytes are those written so far, and all."""
         path = readable(self._store.path)

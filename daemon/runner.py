@@ -1,6 +1,6 @@
 """The runner on the CPU: a model's recorded program, run over one StepPlan after another."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -125,6 +125,18 @@ class DecoderRunner:
         """Another runner of the same weights and cache. Only one of them may run at a time; each must be closed."""
         seating = replace(self.seating, threads=threads)
         return DecoderRunner(self._spec, self._weights, self._cache, self._inputs.limits, self.num_blocks, seating)
+
+    def anew(self) -> "DecoderRunner":
+        """Another runner of the same weights with threads and a cache of its own, in place of one that hangs and may
+        still write into its cache. Not for what runs on accelerators."""
+        cache = KvStore(self._spec, self.num_blocks, self._cache.kind)
+        return DecoderRunner(
+            self._spec, self._weights, cache, self._inputs.limits, self.num_blocks, replace(self.seating)
+        )
+
+    def drop_blocks(self, blocks: Sequence[int]) -> int:
+        """Give back the memory of blocks that hold nothing; they can be used as before. Bytes."""
+        return self._cache.drop(blocks)
 
     def fill_cache(self) -> None:
         """Have all pages of the KV cache lie in memory, as after use."""

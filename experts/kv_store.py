@@ -1,12 +1,12 @@
 """The paged KV cache in RAM: per layer a run of blocks of 16 positions, laid out as `kv_layout` says."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..cpu_kernels.kv_layout import KV_KINDS, key_bytes, part_bytes
-from .memory import arena
+from .memory import arena, drop
 from .spec import ModelSpec
 
 
@@ -51,6 +51,16 @@ class KvStore:
     def parts(self, layer: int) -> NDArray[np.uint8]:
         """uint8 [kv_heads, num_blocks, part_bytes] of a layer."""
         return self._layers[layer].reshape(-1, self.num_blocks, self._part_bytes)
+
+    def drop(self, blocks: Sequence[int]) -> int:
+        """Give back the memory of blocks, in ascending order, whose content nobody needs. Bytes."""
+        runs = np.split(np.asarray(blocks, np.int64), np.flatnonzero(np.diff(blocks) != 1) + 1) if blocks else []
+        return sum(
+            drop(head[run[0] : run[-1] + 1].reshape(-1))
+            for layer in self._layers
+            for head in self.parts(layer)
+            for run in runs
+        )
 
     @property
     def nbytes(self) -> int:

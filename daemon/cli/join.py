@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from ...api.server import Server
 from ...api.service import Limits, Service
@@ -10,21 +11,36 @@ from ..api_keys import KeyFile
 from ..assembly import Assembly
 from ..config import Config
 from ..events import EventLog
+from ..fleet.easing import measures_of
 from ..fleet.fleet import Fleet
 from ..fleet.host import Hosted, ModelLoader
 from ..fleet.metrics import FleetMetrics
 from ..fleet.status import status_of
+from ..memory import GIB
+from ..pressure import PressureWatch
 
 Models = Fleet[Hosted[Service]]
 
 
-def join(configs: Mapping[str, Config], keys: KeyFile, sinks: Sinks) -> tuple[Server, Models, ModelLoader[Service]]:
-    """The server, its models, none of which is loaded yet, and what loads them.
+class Joined(NamedTuple):
+    """The server, its models, none of which is loaded yet, what loads them, and what sees to memory."""
+
+    server: Server
+    fleet: Models
+    loader: ModelLoader[Service]
+    watch: PressureWatch
+
+
+def join(configs: Mapping[str, Config], keys: KeyFile, sinks: Sinks) -> Joined:
+    """Put them together.
 
     configs: of each model by its id, the default first. What is of all models is taken from that one.
     """
     config, events, created = next(iter(configs.values())), EventLog(), int(time.time())
-    limits = Limits(max_choices=min(Limits().max_choices, config.max_queued))  # more could never be queued
+    limits = Limits(
+        max_choices=min(Limits().max_choices, config.max_queued),  # more could never be queued
+        step_limit=config.step_limit_s,
+    )
     names = ("reasoning_content", "reasoning") if config.reasoning_alias else ("reasoning_content",)
 
     def service(model_id: str, assembly: Assembly) -> Service:
@@ -45,10 +61,16 @@ def join(configs: Mapping[str, Config], keys: KeyFile, sinks: Sinks) -> tuple[Se
 
     loader = ModelLoader(configs, events, service)
     fleet: Models = Fleet(tuple(configs), loader, events, keep_s=config.keep_s, max_waiting=config.max_queued)
+    watch = PressureWatch(
+        measures_of(fleet),
+        events,
+        most_stalled=config.memory_stall,
+        least_free=int(config.memory_free_gib * GIB),
+    )
     server = Server(
         models=fleet,
         created=created,
-        metrics=FleetMetrics(fleet, events, sinks.metrics),
+        metrics=FleetMetrics(fleet, events, (sinks.metrics, watch)),
         events=events,
         status=lambda model: status_of(fleet, model, created, events),
         api_keys=frozenset(keys.names),
@@ -57,4 +79,4 @@ def join(configs: Mapping[str, Config], keys: KeyFile, sinks: Sinks) -> tuple[Se
         sinks=sinks.all,
         limits=limits,
     )
-    return server, fleet, loader
+    return Joined(server, fleet, loader, watch)

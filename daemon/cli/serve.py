@@ -191,7 +191,7 @@ def _load(
     from .join import join
     from .server import DaemonServer
 
-    server, fleet, loader = join(settings.models, keys, sinks)
+    server, fleet, loader, watch = join(settings.models, keys, sinks)
     try:
         with refusals(), state.progress() as report:
             hosted = loader.assembled(fleet.default, report)
@@ -204,7 +204,7 @@ def _load(
         server.events.record("open_to_network", _OPEN)
     if keys.exposed is not None:
         server.events.record("api_keys_exposed", keys.exposed)
-    daemon = DaemonServer(create_app(server), fleet, settings.config, state.ready)
+    daemon = DaemonServer(create_app(server), fleet, settings.config, state.ready, watch)
 
     def apply(config: Config, keys: KeyFile) -> None:
         server.doors.set(keys.names, keys.names, config.cors_origins)

@@ -13,6 +13,7 @@ from ..config import Config
 from ..engine import Engine
 from ..fleet.fleet import Fleet
 from ..fleet.host import Hosted
+from ..pressure import PressureWatch
 from .address import BindError
 from .connection import Connection
 from .output import ExitCode
@@ -22,10 +23,17 @@ class DaemonServer(uvicorn.Server):
     """Serves until a signal comes or an engine fails.
 
     The first SIGTERM or SIGINT refuses new requests and lets the open ones finish for the config's `drain_s` seconds;
-    the second cuts them off. on_ready is called when the server listens.
+    the second cuts them off. on_ready is called when the server listens. watch: what sees to memory.
     """
 
-    def __init__(self, app: FastAPI, fleet: Fleet[Hosted[Any]], config: Config, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        fleet: Fleet[Hosted[Any]],
+        config: Config,
+        on_ready: Callable[[], None],
+        watch: PressureWatch | None = None,
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -37,7 +45,7 @@ class DaemonServer(uvicorn.Server):
             )
         )
         self._fleet, self.drain_s = fleet, config.drain_s
-        self._on_ready = on_ready
+        self._on_ready, self._watch = on_ready, watch
         self._drain: threading.Thread | None = None
 
     def serve_on(self, listener: socket.socket) -> ExitCode | None:
@@ -63,7 +71,10 @@ class DaemonServer(uvicorn.Server):
         for _, hosted in self._fleet.loaded():
             hosted.assembly.sample()
         self._fleet.let_go()
-        if self._failed():
+        self._fleet.heal()
+        if self._watch is not None:
+            self._watch.look()
+        if self._fleet.lost is not None:
             return True
         return await super().on_tick(counter)
 
@@ -87,4 +98,5 @@ class DaemonServer(uvicorn.Server):
             drain.join()
 
     def _failed(self) -> bool:
-        return any(hosted.assembly.engine.stats().state == "failed" for _, hosted in self._fleet.loaded())
+        engines = (hosted.assembly.engine for _, hosted in self._fleet.loaded())
+        return self._fleet.lost is not None or any(engine.stats().state == "failed" for engine in engines)

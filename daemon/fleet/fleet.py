@@ -8,12 +8,10 @@ of requests for one model does not keep another one out, and each gets its turn.
 import asyncio
 import logging
 import math
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, Generic
 
 from ...experts.errors import DeviceFullError
 from ..errors import EngineError, ModelNotLoadedError, OverloadedError
@@ -21,13 +19,13 @@ from ..events import EventLog
 from ..machine import free_memory
 from ..memory import MemoryPlanError
 from .member import Lease, Loader, Member, T
+from .restarts import MAX_RESTARTS, Restarts
+from .threads import Threads
 
 logger = logging.getLogger(__name__)
 
 RETRY_S = 30.0  # until a model that could not be loaded is tried again
 _PATIENCE_S = 60.0  # that a load which was told to stop may take for it
-
-R = TypeVar("R")
 
 
 class LoadStopped(Exception):
@@ -38,6 +36,7 @@ class Fleet(Generic[T]):
     """Its methods are called on one event loop, but for `close` and those that show.
 
     keep_s: how long an idle model stays loaded; 0 is for good. max_waiting: requests that may wait for models.
+    lost: why nothing can be done any more for a model that hangs, so that the process should end; None if it is well.
     """
 
     def __init__(
@@ -52,15 +51,16 @@ class Fleet(Generic[T]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.keep_s, self.max_waiting = keep_s, max_waiting
+        self.lost: str | None = None
+        self._restarts, self._threads = Restarts(clock), Threads()
         self._members = {name: Member[T](name) for name in names}
         self._loader, self._events, self._free, self._clock = loader, events, free, clock
         self._wanted: dict[str, None] = {}  # names in the order of their turns
         self._mover: asyncio.Task[None] | None = None
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._moving = asyncio.Lock()
         self._changed = asyncio.Event()  # a lease was released, or somebody no longer waits
         self._refusal: str | None = None
-        self._thread: threading.Thread | None = None
 
     @property
     def refusal(self) -> str | None:
@@ -101,8 +101,8 @@ class Fleet(Generic[T]):
         return self._members[name].value
 
     def loading(self) -> list[str]:
-        """The models that are being loaded."""
-        return [member.name for member in self._members.values() if member.state == "loading"]
+        """The models that are being loaded, or start anew."""
+        return [member.name for member in self._members.values() if member.state in ("loading", "restarting")]
 
     def show(self) -> list[dict[str, Any]]:
         """How all models are, see `Member.show`."""
@@ -130,7 +130,8 @@ class Fleet(Generic[T]):
         self._check_hope(member)
         waiter: asyncio.Future[Lease[T]] = asyncio.get_running_loop().create_future()
         member.waiters.append(waiter)
-        self._want(name)
+        if member.state != "restarting":
+            self._want(name)
         try:
             return await waiter
         except asyncio.CancelledError:
@@ -147,14 +148,54 @@ class Fleet(Generic[T]):
             if member.state == "ready" and not member.leases and now - member.used_at >= keep:
                 self.unload(member.name)
 
+    def unload_idle(self) -> None:
+        """Unload all models without requests, but for the one that was used last."""
+        idle = [member for member in self._by_age() if member.state == "ready" and not member.leases]
+        for member in [each for each in idle if each is not max(idle, key=lambda each: each.used_at)]:
+            self.unload(member.name)
+
     def unload(self, name: str) -> None:
         """Unload a model that is ready, once its requests have ended."""
         member = self._members[name]
         if member.state == "ready":
             member.state = "leaving"
-            task = asyncio.get_running_loop().create_task(self._leave(member))
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+            self._begin(self._leave(member))
+
+    def heal(self) -> None:
+        """Restart models that hang or have died; called several times a second."""
+        for member in self._members.values():
+            value = member.value
+            if value is None or self._refusal is not None or member.state not in ("ready", "leaving"):
+                continue
+            reason = None if member.given_up else value.ailment()
+            if reason is None:
+                continue
+            value.abandon(reason)
+            if member.state == "leaving":  # it only has to get out of the way
+                member.given_up = True
+            elif not self._restarts.allow():
+                self.lost = f"{MAX_RESTARTS} restarts within an hour were not enough; the last reason: {reason}"
+            else:
+                member.state, member.restarts = "restarting", member.restarts + 1
+                member.report("restarting the engine", 0, 0)
+                self._begin(self._restart(member, value))
+
+    async def _restart(self, member: Member[T], value: T) -> None:
+        try:
+            await self._threads.run(value.restart)
+        except Exception as error:
+            logger.exception("the engine of %s could not be restarted", member.name)
+            self.lost = f"the engine of {member.name} could not be restarted: {error}"
+            self._refuse(member, EngineError(self.lost))
+            return
+        self._events.record("engine_restarted", f"{member.name} goes on; its open requests have failed", logging.ERROR)
+        member.state = "ready"
+        self._grant(member)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def shut(self, reason: str) -> None:
         """Close the door: who waits for a model, or comes later, is refused. The first reason stays."""
@@ -166,8 +207,7 @@ class Fleet(Generic[T]):
     def close(self) -> None:
         """Unload everything, after the event loop has ended. A load under way is stopped."""
         self._refusal = self._refusal or "the engine is shutting down"
-        if self._thread is not None:
-            self._thread.join(_PATIENCE_S)
+        self._threads.join(_PATIENCE_S)
         for member in self._members.values():
             value, member.value = member.value, None
             if value is not None:
@@ -196,7 +236,7 @@ class Fleet(Generic[T]):
                 except Exception as error:
                     self._fail(member, error)
             del self._wanted[member.name]
-            if member.wanted() and member.state != "ready":  # they came while it was given up
+            if member.wanted() and member.state == "cold":  # they came while it was given up
                 self._wanted[member.name] = None
 
     async def _bring(self, member: Member[T]) -> None:
@@ -206,20 +246,22 @@ class Fleet(Generic[T]):
         if member.state == "ready":
             self._grant(member)
             return
+        if member.state == "restarting":  # they get theirs when that is done
+            return
         if not member.wanted():
             member.waiters.clear()
             return
         member.report("making room", 0, 0)
         member.state, member.reason = "loading", ""
         name = member.name
-        enough = await self._in_thread(lambda: self._loader.demand(name))
+        enough = await self._threads.run(lambda: self._loader.demand(name))
         while leaving := self._who_leaves(enough):
             if not await self._vacate(leaving, member):
                 member.state = "cold"
                 return
         while member.value is None:
             try:
-                await self._in_thread(lambda: self._load(member))
+                await self._threads.run(lambda: self._load(member))
             except (MemoryPlanError, DeviceFullError):  # such as memory of an accelerator
                 others = self._by_age()
                 if not others:
@@ -244,7 +286,9 @@ class Fleet(Generic[T]):
 
     def _by_age(self) -> list[Member[T]]:
         """The loaded ones: those without requests first, and those first that were not used for the longest time."""
-        loaded = [member for member in self._members.values() if member.value is not None]
+        loaded = [
+            member for member in self._members.values() if member.value is not None and member.state != "restarting"
+        ]
         return sorted(loaded, key=lambda member: (member.leases > 0, member.used_at))
 
     def _who_leaves(self, enough: Callable[[int], object]) -> list[Member[T]]:
@@ -303,9 +347,9 @@ class Fleet(Generic[T]):
             self._loader.tidy()
 
         try:
-            await self._in_thread(work)
+            await self._threads.run(work)
         finally:
-            member.state, member.keep_s = "cold", None
+            member.state, member.keep_s, member.given_up = "cold", None, False
 
     def _grant(self, member: Member[T]) -> None:
         waiters, value = list(member.waiters), member.value
@@ -336,27 +380,6 @@ class Fleet(Generic[T]):
     def _released(self, member: Member[T]) -> None:
         member.used_at = self._clock()
         self._changed.set()
-
-    async def _in_thread(self, work: Callable[[], R]) -> R:
-        """In a thread that does not hold up the end of the process."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[R] = loop.create_future()
-
-        def run() -> None:
-            with suppress(RuntimeError):  # the loop has ended
-                try:
-                    loop.call_soon_threadsafe(_settle, future, future.set_result, work())
-                except Exception as error:
-                    loop.call_soon_threadsafe(_settle, future, future.set_exception, error)
-
-        self._thread = threading.Thread(target=run, name="isotherm-models", daemon=True)
-        self._thread.start()
-        return await future
-
-
-def _settle(future: asyncio.Future[R], settle: Callable[[Any], None], result: Any) -> None:
-    if not future.done():
-        settle(result)
 
 
 def _bytes_of(member: Member[T]) -> int:

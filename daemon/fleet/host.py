@@ -6,15 +6,17 @@ import logging
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Generic, TypeVar
 
 from ...experts.model import open_model
 from ...experts.progress import Progress
 from ...placement.shape import CPU
-from ..assembly import Assembly, assemble, demo_model, plan_memory
+from ..assembly import Assembly, assemble, demo_model, plan_memory, revived
 from ..config import Config
 from ..events import EventLog, EventsOf
 from ..served_plan import obeyed, read_plan
+from ..wedge import ailment_of, dump_threads
 
 logger = logging.getLogger(__name__)
 
@@ -24,12 +26,13 @@ S = TypeVar("S")
 class Hosted(Generic[S]):
     """A loaded model whose engine runs, and whose packed weights and routing are kept meanwhile.
 
-    service: what requests are given of it.
+    service: what requests are given of it; `make` makes it of the assembly.
     """
 
-    def __init__(self, assembly: Assembly, service: S) -> None:
-        self.assembly, self.service = assembly, service
-        self._tended = ExitStack()
+    def __init__(self, assembly: Assembly, make: Callable[[Assembly], S]) -> None:
+        self.assembly, self.service = assembly, make(assembly)
+        self._make = make
+        self._stored, self._kept = ExitStack(), ExitStack()
 
     @property
     def nbytes(self) -> int:
@@ -38,19 +41,38 @@ class Hosted(Generic[S]):
 
     def start(self) -> None:
         """Start the engine; what was submitted before is served now."""
-        assembly = self.assembly
-        if assembly.cache:
-            self._tended.enter_context(assembly.cache.writing())
-        if assembly.keeper:
-            self._tended.enter_context(assembly.keeper.keeping())
-        if assembly.rebalanced:
-            self._tended.enter_context(assembly.rebalanced.keeping())
-        assembly.engine.start()
+        if self.assembly.cache:
+            self._stored.enter_context(self.assembly.cache.writing())
+        self._start()
+
+    def _start(self) -> None:
+        if self.assembly.keeper:
+            self._kept.enter_context(self.assembly.keeper.keeping())
+        if self.assembly.rebalanced:
+            self._kept.enter_context(self.assembly.rebalanced.keeping())
+        self.assembly.engine.start()
+
+    def ailment(self) -> str | None:
+        """Why the engine will not go on, None if it does."""
+        return ailment_of(self.assembly.engine, self.assembly.config.step_limit_s)
+
+    def abandon(self, reason: str) -> None:
+        """See `Loaded`."""
+        dump_threads(reason)
+        self.assembly.engine.abandon(reason)
+
+    def restart(self) -> None:
+        """See `Loaded`. Raises what `revived` does."""
+        self._kept.close()
+        self.assembly = revived(self.assembly)
+        self.service = self._make(self.assembly)
+        self._start()
 
     def close(self) -> None:
         """Stop the engine, and keep what is to be kept."""
         self.assembly.engine.stop()
-        self._tended.close()
+        self._kept.close()
+        self._stored.close()
 
 
 class ModelLoader(Generic[S]):
@@ -87,7 +109,7 @@ class ModelLoader(Generic[S]):
         """A model whose engine is still to be started."""
         events = self._events if len(self._configs) == 1 else EventsOf(self._events, name)
         assembly = assemble(self._configs[name], progress, events)
-        return Hosted(assembly, self._make(name, assembly))
+        return Hosted(assembly, partial(self._make, name))
 
 
 def give_back() -> None:

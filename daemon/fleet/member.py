@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from ...experts.progress import Progress
 
-State = Literal["cold", "loading", "ready", "leaving", "failed"]
+State = Literal["cold", "loading", "ready", "restarting", "leaving", "failed"]
 
 
 class Loaded(Protocol):
@@ -17,6 +17,18 @@ class Loaded(Protocol):
     @property
     def nbytes(self) -> int:
         """Of memory that closing gives back."""
+        ...
+
+    def ailment(self) -> str | None:
+        """Why it will not go on by itself, None if it does. Called on the event loop."""
+        ...
+
+    def abandon(self, reason: str) -> None:
+        """Fail all open requests without waiting for what hangs. Called on the event loop."""
+        ...
+
+    def restart(self) -> None:
+        """Go on anew after `abandon`. Called in a thread; where it raises, the model is lost."""
         ...
 
     def close(self) -> None:
@@ -86,6 +98,8 @@ class Member(Generic[T]):
     done: int = 0
     total: int = 0
     loads: int = 0
+    restarts: int = 0
+    given_up: bool = False  # what still runs of it was abandoned
     waiters: "deque[asyncio.Future[Lease[T]]]" = field(default_factory=deque)
 
     def report(self, stage: str, done: int, total: int) -> None:
@@ -113,5 +127,6 @@ class Member(Generic[T]):
             "unloads_in_s": left,
             "loading": loading if self.state == "loading" else None,
             "loads": self.loads,
+            "restarts": self.restarts,
             "bytes": 0 if self.value is None else self.value.nbytes,
         }

@@ -1,6 +1,6 @@
 """FleetMetrics: what /metrics shows of all models together."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -23,10 +23,11 @@ class FleetMetrics:
     others: what is not of a model.
     """
 
-    def __init__(self, fleet: Fleet[Hosted[Any]], events: EventLog, others: Collector) -> None:
+    def __init__(self, fleet: Fleet[Hosted[Any]], events: EventLog, others: Sequence[Collector]) -> None:
         self._fleet, self._events = fleet, events
         self._others = CollectorRegistry()
-        self._others.register(others)
+        for collector in others:
+            self._others.register(collector)
         self._several = len(fleet.names) > 1
 
     def render(self) -> bytes:

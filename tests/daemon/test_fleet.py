@@ -10,6 +10,7 @@ from isotherm.daemon.errors import EngineError, ModelNotLoadedError, OverloadedE
 from isotherm.daemon.events import EventLog
 from isotherm.daemon.fleet.fleet import RETRY_S, Fleet
 from isotherm.daemon.fleet.member import Lease
+from isotherm.daemon.fleet.restarts import MAX_RESTARTS, WITHIN_S
 from isotherm.daemon.memory import MemoryPlanError
 
 ROOM = 100
@@ -20,6 +21,21 @@ class Weights:
 
     def __init__(self, name: str, nbytes: int, machine: "Machine") -> None:
         self.name, self.nbytes, self._machine = name, nbytes, machine
+        self.ill: str | None = None
+
+    def ailment(self) -> str | None:
+        return self.ill
+
+    def abandon(self, reason: str) -> None:
+        self._machine.log.append(f"!{self.name}")
+
+    def restart(self) -> None:
+        gate = self._machine.gates.get(f"restart {self.name}")
+        assert gate is None or gate.wait(20)
+        if f"restart {self.name}" in self._machine.broken:
+            raise self._machine.broken[f"restart {self.name}"]
+        self._machine.log.append(f"~{self.name}")
+        self.ill = None
 
     def close(self) -> None:
         self._machine.log.append(f"-{self.name}")
@@ -231,6 +247,24 @@ def test_idle_models_are_let_go_after_their_time() -> None:
     run(work())
 
 
+def test_all_idle_models_but_the_last_used_are_unloaded_when_memory_is_short() -> None:
+    async def work() -> None:
+        machine = Machine()
+        fleet = make_fleet(machine, "a10", "b10", "c10", "d10")
+        held = await fleet.lease("a10")
+        for name in ("b10", "d10", "c10"):
+            machine.now += 1
+            await use(fleet.lease(name), name, machine)
+        fleet.unload_idle()
+        await until(lambda: set(machine.loaded) == {"a10", "c10"})
+        fleet.unload_idle()
+        await asyncio.sleep(0.02)
+        assert set(machine.loaded) == {"a10", "c10"}
+        held.release()
+
+    run(work())
+
+
 def test_a_model_that_is_wanted_while_it_leaves_is_loaded_again() -> None:
     async def work() -> None:
         machine = Machine()
@@ -285,5 +319,97 @@ def test_closing_the_door_refuses_who_waits_and_stops_a_load() -> None:
         await until(lambda: not fleet.loading())
         fleet.close()
         assert machine.log == ["+a10", "-a10"]
+
+    run(work())
+
+
+def test_a_model_that_hangs_is_restarted_and_requests_wait_meanwhile() -> None:
+    async def work() -> None:
+        machine = Machine()
+        machine.gates["restart a10"] = threading.Event()
+        fleet = make_fleet(machine, "a10", "b10")
+        open_one = await fleet.lease("a10")
+        open_one.value.ill = "a step takes too long"
+        fleet.heal()
+        assert machine.log == ["+a10", "!a10"]
+        open_one.release()
+        late = asyncio.create_task(use(fleet.lease("a10"), "a10", machine))
+        await use(fleet.lease("b10"), "b10", machine)  # others are not held up
+        assert not late.done()
+        assert fleet.loading() == ["a10"]
+        fleet.heal()
+        machine.gates["restart a10"].set()
+        await late
+        assert machine.log == ["+a10", "!a10", "+b10", "~a10"]
+        assert [row["restarts"] for row in fleet.show()] == [1, 0]
+        assert fleet.lost is None
+
+    run(work())
+
+
+def test_a_model_that_hangs_while_it_leaves_is_only_abandoned() -> None:
+    async def work() -> None:
+        machine = Machine()
+        fleet = make_fleet(machine, "a60", "b60")
+        open_one = await fleet.lease("a60")
+        other = asyncio.create_task(use(fleet.lease("b60"), "b60", machine))
+        await until(lambda: fleet.show()[0]["state"] == "leaving")
+        open_one.value.ill = "a step takes too long"
+        fleet.heal()
+        fleet.heal()
+        open_one.release()
+        await other
+        assert machine.log == ["+a60", "!a60", "-a60", "+b60"]
+
+    run(work())
+
+
+def test_restarts_are_a_remedy_only_a_few_times_an_hour() -> None:
+    async def work() -> None:
+        machine = Machine()
+        fleet = make_fleet(machine, "a10")
+        lease = await fleet.lease("a10")
+        for count in range(1, MAX_RESTARTS + 2):
+            machine.now += 1
+            assert fleet.lost is None
+            lease.value.ill = "it hangs"
+            fleet.heal()
+            await until(lambda count=count: machine.log.count("~a10") == min(count, MAX_RESTARTS))
+            await until(lambda: not fleet.loading())
+        assert fleet.lost == "3 restarts within an hour were not enough; the last reason: it hangs"
+
+    run(work())
+
+
+def test_restarts_of_long_ago_do_not_count() -> None:
+    async def work() -> None:
+        machine = Machine()
+        fleet = make_fleet(machine, "a10")
+        lease = await fleet.lease("a10")
+        for _ in range(2 * MAX_RESTARTS):
+            machine.now += WITHIN_S / MAX_RESTARTS
+            lease.value.ill = "it hangs"
+            fleet.heal()
+            await until(lambda: not fleet.loading())
+        assert fleet.lost is None
+
+    run(work())
+
+
+def test_a_model_that_cannot_be_restarted_is_lost_and_whoever_waits_is_told() -> None:
+    async def work() -> None:
+        machine = Machine()
+        machine.gates["restart a10"] = threading.Event()
+        machine.broken["restart a10"] = MemoryPlanError("there is no memory")
+        fleet = make_fleet(machine, "a10")
+        lease = await fleet.lease("a10")
+        lease.value.ill = "it hangs"
+        fleet.heal()
+        late = asyncio.create_task(fleet.lease("a10"))
+        await asyncio.sleep(0)
+        machine.gates["restart a10"].set()
+        with pytest.raises(EngineError, match="could not be restarted: there is no memory"):
+            await late
+        assert fleet.lost is not None
 
     run(work())

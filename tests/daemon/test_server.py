@@ -22,6 +22,7 @@ from isotherm.daemon.kv_cache import BlockPool
 from isotherm.daemon.messages import Failed, Finished
 from isotherm.daemon.queue_books import QueueLimits
 from isotherm.daemon.scheduler import Scheduler
+from isotherm.daemon.wedge import ailment_of
 from support.api_service import NoLoader
 from support.fake_runner import FakeRunner
 from support.serving import make_submit
@@ -48,6 +49,15 @@ class Running:
     def __init__(self, engine: Engine) -> None:
         self.assembly = SimpleNamespace(engine=engine, sample=lambda: None)
         engine.start()
+
+    def ailment(self) -> str | None:
+        return ailment_of(self.assembly.engine, PATIENCE_S)
+
+    def abandon(self, reason: str) -> None:
+        self.assembly.engine.abandon(reason)
+
+    def restart(self) -> None:
+        raise RuntimeError("there is no other")
 
     def close(self) -> None:
         self.assembly.engine.stop()

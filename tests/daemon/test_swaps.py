@@ -35,7 +35,7 @@ def test_two_models_are_swapped_under_traffic(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.gguf"
         tiny.write_gguf(path, architecture, "Q4_0", max_position_embeddings=512)
         configs[name] = Config(model=path, threads=2, kv_gib=0.05, context=512, pack_cache=False)
-    server, fleet, _ = join(configs, KeyFile({}, (), None), Sinks(None, None, "one"))
+    server, fleet, *_ = join(configs, KeyFile({}, (), None), Sinks(None, None, "one"))
     one_at_a_time(fleet)
     ready = threading.Event()
     daemon = DaemonServer(create_app(server), fleet, Config(drain_s=20), ready.set)

@@ -61,6 +61,15 @@ class AsLoaded:
     nbytes: int = 0
     closed: Callable[[], None] = lambda: None
 
+    def ailment(self) -> str | None:
+        return None
+
+    def abandon(self, reason: str) -> None:
+        raise AssertionError("nothing hangs")
+
+    def restart(self) -> None:
+        raise AssertionError("nothing hangs")
+
     def close(self) -> None:
         self.closed()
 

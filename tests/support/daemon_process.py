@@ -60,14 +60,17 @@ def command(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str
 
 
 @contextlib.contextmanager
-def running(folder: Path, model: Path, *arguments: object, cache: Path | None = None) -> Iterator[Daemon]:
+def running(
+    folder: Path, model: Path, *arguments: object, cache: Path | None = None, program: str | None = None
+) -> Iterator[Daemon]:
     """`isotherm serve` on a free port with two threads; killed at the end if it still runs.
 
-    cache: the folder of its cache, but for kernels; without one it keeps no packed weights.
+    cache: the folder of its cache, but for kernels; without one it keeps no packed weights. program: what runs in place
+    of the command, as Python's text.
     """
     output = folder / "output"
-    program = HOARDER if cache else COMMAND
-    line = [*program, "serve", str(model), "--port", "0", "--threads", "2", *map(str, arguments)]
+    started = (sys.executable, "-c", program) if program else HOARDER if cache else COMMAND
+    line = [*started, "serve", str(model), "--port", "0", "--threads", "2", *map(str, arguments)]
     variables = environment(folder)
     if cache is None:
         line.append("--no-pack-cache")
