@@ -21,6 +21,7 @@ from .serve import serve
 from .simulate import simulate
 from .status import status
 from .stop import stop
+from .top import top
 
 app = typer.Typer(
     name="isotherm",
@@ -49,7 +50,7 @@ def _root(
     """
 
 
-for command in (serve, chat, status, stop, demo, bench, calibrate, simulate, key, doctor, pull):
+for command in (serve, chat, status, stop, demo, bench, calibrate, simulate, key, doctor, pull, top):
     app.command()(command)
 app.command("list")(list_models)
 app.command("show")(show_model)
