@@ -60,4 +60,5 @@ def _toml(value: Any) -> str:
         return repr(value)
     if isinstance(value, tuple):
         return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
+    text = json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
+    return text.replace("\x7f", "\\u007f")  # which JSON lets stand
