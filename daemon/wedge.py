@@ -2,6 +2,7 @@
 
 import faulthandler
 import logging
+from contextlib import suppress
 
 from .engine import Engine
 
@@ -24,4 +25,5 @@ def ailment_of(engine: Engine, step_limit: float) -> str | None:
 def dump_threads(reason: str) -> None:
     """Write to the log what each thread does."""
     logger.error("%s; all threads follow", reason)
-    faulthandler.dump_traceback(_STDERR, all_threads=True)
+    with suppress(OSError):  # a log that cannot be written must not keep clients from their answers
+        faulthandler.dump_traceback(_STDERR, all_threads=True)

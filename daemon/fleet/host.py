@@ -33,6 +33,7 @@ class Hosted(Generic[S]):
         self.assembly, self.service = assembly, make(assembly)
         self._make = make
         self._stored, self._kept = ExitStack(), ExitStack()
+        self._abandoned = False
 
     @property
     def nbytes(self) -> int:
@@ -59,6 +60,7 @@ class Hosted(Generic[S]):
     def abandon(self, reason: str) -> None:
         """See `Loaded`."""
         dump_threads(reason)
+        self._abandoned = True
         self.assembly.engine.abandon(reason)
 
     def restart(self) -> None:
@@ -66,11 +68,13 @@ class Hosted(Generic[S]):
         self._kept.close()
         self.assembly = revived(self.assembly)
         self.service = self._make(self.assembly)
+        self._abandoned = False
         self._start()
 
     def close(self) -> None:
-        """Stop the engine, and keep what is to be kept."""
-        self.assembly.engine.stop()
+        """Stop the engine, unless it was abandoned and nobody waits for it, and keep what is to be kept."""
+        if not self._abandoned:
+            self.assembly.engine.stop()
         self._kept.close()
         self._stored.close()
 

@@ -26,7 +26,7 @@ class FleetMetrics:
     def __init__(self, fleet: Fleet[Hosted[Any]], events: EventLog, others: Sequence[Collector]) -> None:
         self._fleet, self._events = fleet, events
         self._others = CollectorRegistry()
-        for collector in others:
+        for collector in (_Restarts(fleet), *others):
             self._others.register(collector)
         self._several = len(fleet.names) > 1
 
@@ -39,6 +39,17 @@ class FleetMetrics:
         registry = CollectorRegistry()
         registry.register(_Merged(engines, self._events, self._fleet.show() if self._several else []))
         return generate_latest(registry) + generate_latest(self._others)
+
+
+class _Restarts(Collector):
+    """Of all engines together, those of unloaded models included."""
+
+    def __init__(self, fleet: Fleet[Hosted[Any]]) -> None:
+        self._fleet = fleet
+
+    def collect(self) -> Iterator[Metric]:
+        count = sum(member["restarts"] for member in self._fleet.show())
+        yield CounterMetricFamily("isotherm_engine_restarts", "Engines that hung or failed and were restarted", count)
 
 
 class _Merged(Collector):

@@ -87,15 +87,21 @@ def complete(hosted: Hosted[str], name: str) -> list[FromEngine]:
     return messages_of(hosted.assembly.engine.client.submit(make_submit(name, [1, 2, 3], max_tokens=6)))
 
 
-def test_a_model_goes_on_over_the_same_weights(hosted: Hosted[str]) -> None:
-    before, service = complete(hosted, "a"), hosted.service
-    runner, real, gate = hosted.assembly.runner, hosted.assembly.runner.execute, threading.Event()
+def hang_in(hosted: Hosted[str]) -> threading.Event:
+    """Have steps wait for what is given back."""
+    gate, real = threading.Event(), hosted.assembly.runner.execute
 
     def hang(plan: StepPlan) -> object:
         gate.wait(20)
         return real(plan)
 
-    runner.execute = hang  # type: ignore[method-assign, assignment]
+    hosted.assembly.runner.execute = hang  # type: ignore[method-assign, assignment]
+    return gate
+
+
+def test_a_model_goes_on_over_the_same_weights(hosted: Hosted[str]) -> None:
+    before, service = complete(hosted, "a"), hosted.service
+    runner, gate = hosted.assembly.runner, hang_in(hosted)
     engine = hosted.assembly.engine
     box = engine.client.submit(make_submit("b", [1, 2, 3], max_tokens=6))
     until(lambda: hosted.ailment() is not None)
@@ -113,6 +119,18 @@ def test_a_model_goes_on_over_the_same_weights(hosted: Hosted[str]) -> None:
     until(lambda: not engine.alive)
     assert complete(hosted, "a") == before
     hosted.close()
+
+
+def test_what_hangs_is_not_waited_for_when_its_model_is_closed(hosted: Hosted[str]) -> None:
+    gate, engine = hang_in(hosted), hosted.assembly.engine
+    box = engine.client.submit(make_submit("a", [1, 2, 3], max_tokens=6))
+    until(lambda: hosted.ailment() is not None)
+    hosted.abandon("it hangs")
+    hosted.close()
+    assert engine.alive
+    assert isinstance(messages_of(box)[-1], Failed)
+    gate.set()
+    until(lambda: not engine.alive)
 
 
 def test_without_memory_for_another_cache_there_is_no_restart(

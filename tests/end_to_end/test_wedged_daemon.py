@@ -50,6 +50,7 @@ def test_a_wedged_engine_is_restarted_under_its_clients(tmp_path: Path) -> None:
         status = json.loads(command(tmp_path, "status", "--url", daemon.url, "--json").stdout)
         assert [(row["state"], row["restarts"]) for row in status["models"]] == [("ready", 1)]
         assert status["events"]["counts"]["engine_restarted"] == 1
+        assert daemon.metrics()["isotherm_engine_restarts_total"] == 1.0
         log = daemon.output.read_text()
         assert "Current thread" in log
         assert "in execute" in log
