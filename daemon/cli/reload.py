@@ -33,7 +33,9 @@ class Reload:
                 after = gather(self._told, environ)
                 after = replace(after, models=_at_port(after.models, self._settings.config.port))
                 models, stale = differing(self._settings, after)
-                self._apply(models, keys_of(next(iter(models.values()))))
+                with after.own_words():
+                    keys = keys_of(next(iter(models.values())))
+                self._apply(models, keys)
             except (ConfigError, ModelError, OSError) as error:
                 self._events.record("reload_refused", f"{error}; nothing has changed", logging.ERROR)
                 return f"not reloaded: {error}"

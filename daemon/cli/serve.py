@@ -103,7 +103,8 @@ def serve(
     told = Told(flags=given_flags(ctx), models=tuple(models or ()), file=config)
     with refusals():
         settings = gather(told, os.environ)
-        keys = keys_of(settings.config)
+        with settings.own_words():
+            keys = keys_of(settings.config)
     _serve(told, settings, keys, background=background)
 
 
@@ -207,7 +208,7 @@ def _load(
 
     server, fleet, loader, watch = join(settings.models, keys, sinks)
     try:
-        with refusals(), state.progress() as report:
+        with refusals(), settings.own_words(), state.progress() as report:
             hosted = loader.assembled(fleet.default, report)
     except OSError as error:  # compiled kernels and the state are written while loading
         remedy = "free some space, or set XDG_CACHE_HOME and XDG_STATE_HOME to folders that can be written"

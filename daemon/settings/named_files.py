@@ -11,7 +11,8 @@ from .settings import Settings
 def check_files(settings: Settings) -> None:
     """Raise ConfigError for a key file that cannot be read, and for models and plans that are not there."""
     if settings.config.api_key_file is not None:
-        read_key_file(settings.config.api_key_file)
+        with settings.own_words():
+            read_key_file(settings.config.api_key_file)
     for key, path in _named(settings):
         if not path.exists():
             raise ConfigError(

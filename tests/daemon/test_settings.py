@@ -76,6 +76,14 @@ def test_flags_go_before_the_file(tmp_path: Path) -> None:
     assert settings.origins["port"] == f"{tmp_path / 'config.toml'} [server]"
 
 
+@pytest.mark.parametrize(("flags", "name"), [({}, "context in [model] is 99"), ({"context": 99}, "--context is 99")])
+def test_what_is_found_out_later_is_told_by_key_or_by_flag(tmp_path: Path, flags: dict[str, int], name: str) -> None:
+    settings = gathered(write(tmp_path, FILE), "small", **flags)
+    with pytest.raises(ConfigError) as error, settings.own_words():
+        raise ConfigError("--context is 99, --threads is 3, --host is 7")
+    assert str(error.value) == f"{name}, threads in [engine] is 3, --host is 7"
+
+
 def test_models_on_the_command_line_are_those_that_are_served(tmp_path: Path) -> None:
     settings = gathered(write(tmp_path, FILE), "small", "other.gguf")
     assert [(name, config.model) for name, config in settings.models.items()] == [

@@ -10,6 +10,7 @@ from isotherm.daemon.events import EventLog
 from isotherm.daemon.fleet.host import Hosted, ModelLoader
 from isotherm.daemon.memory import MemoryPlanError
 from isotherm.daemon.messages import Failed, Finished, FromEngine
+from isotherm.daemon.queue_books import QueueLimits
 from isotherm.daemon.step import StepPlan
 from isotherm.daemon.wedge import ailment_of, dump_threads
 from support import tiny
@@ -112,6 +113,16 @@ def test_a_model_goes_on_over_the_same_weights(hosted: Hosted[str]) -> None:
     gate.set()  # what hung comes back and finds nobody, nor does it do harm
     until(lambda: not engine.alive)
     assert complete(hosted, "a") == before
+    hosted.close()
+
+
+def test_a_restart_keeps_how_much_may_wait(hosted: Hosted[str]) -> None:
+    limits = QueueLimits(max_queued=5, max_queued_tokens=50)
+    hosted.limit_queue(limits)
+    for _ in range(2):
+        assert hosted.assembly.engine._inbox._queue.limits == limits
+        hosted.abandon("it hangs")
+        hosted.restart()
     hosted.close()
 
 
