@@ -1,7 +1,7 @@
 """Service: one loaded model, as requests are served by it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ..daemon.chat_template import ChatTemplate
@@ -13,15 +13,16 @@ from ..placement.trace import Phase
 from .chat.speech import Speech
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Limits:
-    """Bounds on what one client may take. Sizes in bytes, times in seconds.
+    """Bounds on what one client may take; a reload of the settings changes them in place. Sizes in bytes, times in
+    seconds.
 
     max_body: of one request; max_bodies: of all that are open. body_timeout: how long a client may take to send one.
     max_choices: completions of one request, over all its prompts. ping_interval: longest silence of a stream.
     write_timeout: how long a client may leave a full connection unread before its request is aborted. step_limit: a
     step of the model that runs for longer hangs, as far as /health is concerned. max_responses, max_response_bytes: of
-    those that /v1/responses keeps, of all clients together.
+    those that /v1/responses keeps, of all clients together; these two are read once.
     """
 
     max_body: int = 8 * 2**20
@@ -33,6 +34,11 @@ class Limits:
     step_limit: float = 300.0
     max_responses: int = 1000
     max_response_bytes: int = 64 * 2**20
+
+    def become(self, other: "Limits") -> None:
+        """Take the values of another."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(other, each.name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,25 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 MetricsAlias = Literal["vllm"]
 
 DEMO_ID = "isotherm-demo"
+_LONGEST_S = 86400
+_RANGES = {  # of settings without a flag
+    "max_default_context": (16, 1 << 24),
+    "max_step_tokens": (1, 1 << 20),
+    "step_target_s": (0.001, _LONGEST_S),
+    "step_limit_s": (1, 1 << 20),
+    "memory_stall": (0, 100),
+    "memory_free_gib": (0, 1 << 20),
+    "max_queued_tokens": (1, 1 << 40),
+    "drain_s": (0, _LONGEST_S),
+    "max_body_mib": (0.001, 1 << 20),
+    "max_bodies_mib": (0.001, 1 << 20),
+    "body_timeout_s": (0.001, _LONGEST_S),
+    "max_choices": (1, 4096),
+    "ping_interval_s": (0.001, _LONGEST_S),
+    "write_timeout_s": (0.001, _LONGEST_S),
+    "max_responses": (0, 1 << 20),
+    "max_responses_mib": (0, 1 << 20),
+}
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 
 
@@ -41,6 +60,7 @@ class Config:
     takes longer than step_limit_s hangs, and its engine is restarted; memory is short where something waits for it for
     more than memory_stall per cent of the time, or less than memory_free_gib is free;
     max_queued_tokens bounds the prompts that wait, drain_s is what open requests get when the daemon is told to stop.
+    From max_body_mib on: what one client may take, see `api.service.Limits`.
     """
 
     name: str | None = None
@@ -74,6 +94,14 @@ class Config:
     memory_free_gib: float = 0.25
     max_queued_tokens: int = 1 << 20
     drain_s: float = 30.0
+    max_body_mib: float = 8.0
+    max_bodies_mib: float = 64.0
+    body_timeout_s: float = 60.0
+    max_choices: int = 128
+    ping_interval_s: float = 10.0
+    write_timeout_s: float = 60.0
+    max_responses: int = 1000
+    max_responses_mib: float = 64.0
 
     def __post_init__(self) -> None:
         _check_range("port", self.port, 0, 65535)
@@ -87,9 +115,8 @@ class Config:
                 "--kv-offload-gib is for keys and values that an --accelerator has no room for; "
                 "without one, --kv-gib is the memory of the KV cache"
             )
-        _check_range("step-limit-s", self.step_limit_s, 1, 1 << 20)
-        _check_range("memory-stall", self.memory_stall, 0, 100)
-        _check_range("memory-free-gib", self.memory_free_gib, 0, 1 << 20)
+        for name, (low, high) in _RANGES.items():
+            _check_range(name.replace("_", "-"), getattr(self, name), low, high)
         _check_range("max-running", self.max_running, 1, self.max_step_tokens)
         _check_range("max-queued", self.max_queued, 1, 1 << 20)
         for origin in self.cors_origins:

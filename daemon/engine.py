@@ -87,6 +87,10 @@ class Engine:
         """The state now and the numbers after the last step. Any thread may ask."""
         return replace(self._stats, state=self._state, reason=self._reason)
 
+    def limit_queue(self, limits: QueueLimits) -> None:
+        """Let so much wait from now on; what waits already stays. Any thread may call it."""
+        self._inbox.limit(limits)
+
     def drain(self, timeout: float) -> bool:
         """Refuse new requests, give the accepted ones `timeout` seconds to finish, then stop. True if all did."""
         self._refuse()

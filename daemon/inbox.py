@@ -43,6 +43,11 @@ class Inbox:
             self._queue.add(submit.tenant, len(submit.prompt))
             self._changed.notify()
 
+    def limit(self, limits: QueueLimits) -> None:
+        """Let so much wait from now on; what waits already stays."""
+        with self._changed:
+            self._queue.limits = limits
+
     def check_open(self, tenant: str) -> None:
         """Raise EngineError or OverloadedError if no request of his, however short, would be accepted now."""
         with self._changed:

@@ -31,7 +31,7 @@ class QueueBooks:
     """
 
     def __init__(self, limits: QueueLimits) -> None:
-        self._limits = limits
+        self.limits = limits
         self._at_door: dict[str, Count] = {}
         self._behind: dict[str, Count] = {}  # taken, and by the engine's last word not yet run
         self._prefill_rate: float | None = None
@@ -59,7 +59,7 @@ class QueueBooks:
     def check(self, tenant: str, tokens: int) -> None:
         """Raise OverloadedError if a request with a prompt of so many tokens may not wait."""
         requests, queued = _sum(_total(self._at_door), _total(self._behind))
-        limits = self._limits
+        limits = self.limits
         # A prompt longer than the token limit may still wait alone, or it could never be served.
         if requests >= limits.max_queued or (requests and queued + tokens > limits.max_queued_tokens):
             raise OverloadedError(

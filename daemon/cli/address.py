@@ -3,6 +3,7 @@
 import ipaddress
 import socket
 
+OPEN = "anyone who reaches this machine may use the server; ask for keys by --api-key-file, or leave --host out"
 _UNREAD_MS = 120_000  # longer than the HTTP side waits for the client of a stream
 
 

@@ -52,14 +52,17 @@ def show_config(
 
 @config.command("check")
 def check_config(file: File = None) -> None:
-    """Say what is wrong with a configuration file: exits with 2 if anything is.
+    """Say what is wrong with a configuration file, and with the files it names:
+    exits with 2 if anything is.
 
     Example: isotherm config check /etc/isotherm/config.toml
     """
+    from ..settings.named_files import check_files
     from ..settings.settings import Told, gather
 
     with refusals():
         settings = gather(Told(flags={}, file=file), os.environ)
+        check_files(settings)
     where = "no file: all defaults" if settings.file is None else f"{settings.file} is right"
     out.print(f"{where}; it serves {', '.join(settings.models)}", highlight=False, markup=False, soft_wrap=True)
 

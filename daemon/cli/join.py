@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ...api.server import Server
-from ...api.service import Limits, Service
+from ...api.service import Service
 from ...api.sinks import Sinks
 from ..api_keys import KeyFile
 from ..assembly import Assembly
@@ -18,6 +18,7 @@ from ..fleet.metrics import FleetMetrics
 from ..fleet.status import status_of
 from ..memory import GIB
 from ..pressure import PressureWatch
+from .live import limits_of
 
 Models = Fleet[Hosted[Service]]
 
@@ -37,10 +38,7 @@ def join(configs: Mapping[str, Config], keys: KeyFile, sinks: Sinks) -> Joined:
     configs: of each model by its id, the default first. What is of all models is taken from that one.
     """
     config, events, created = next(iter(configs.values())), EventLog(), int(time.time())
-    limits = Limits(
-        max_choices=min(Limits().max_choices, config.max_queued),  # more could never be queued
-        step_limit=config.step_limit_s,
-    )
+    limits = limits_of(config)
     names = ("reasoning_content", "reasoning") if config.reasoning_alias else ("reasoning_content",)
 
     def service(model_id: str, assembly: Assembly) -> Service:

@@ -24,13 +24,13 @@ from ..config import Config, LogLevel
 from ..paths import log_file
 from ..settings.settings import Settings, Told, gather
 from ..state import DaemonState, own_start, read_state, remove_state, write_state
-from .address import BindError, bind, is_local
+from .address import OPEN, BindError, bind, is_local
 from .background import detach, hints, wait_until_ready
 from .model_options import AcceleratorNames, KvKind
 from .output import ExitCode, err, fail, refusals
 from .program import program
 from .progress import progress_bars, stage_lines
-from .reload import Reload, has_terminal, keys_of
+from .reload import Hangup, Reload, has_terminal, keys_of
 from .serve_options import (
     AccessLog,
     AffinityName,
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _DEFAULT = Config()
-_OPEN = "anyone who reaches this machine may use the server; ask for keys by --api-key-file, or leave --host out"
 _WRITE_EVERY_S = 0.2  # of the progress in the state file
 
 
@@ -104,7 +103,8 @@ def serve(
     told = Told(flags=given_flags(ctx), models=tuple(models or ()), file=config)
     with refusals():
         settings = gather(told, os.environ)
-        keys = keys_of(settings.config)
+        with settings.own_words():
+            keys = keys_of(settings.config)
     _serve(told, settings, keys, background=background)
 
 
@@ -115,7 +115,7 @@ def _serve(told: Told, settings: Settings, keys: KeyFile, *, background: bool) -
         settings = replace(settings, models={name: replace(each, port=port) for name, each in settings.models.items()})
         config = settings.config
         if background and not keys.names and not is_local(listener):  # else the log is seen anyway
-            err.print(f"isotherm: {_OPEN}", style="red", markup=False, highlight=False, soft_wrap=True)
+            err.print(f"isotherm: {OPEN}", style="red", markup=False, highlight=False, soft_wrap=True)
         log = log_file(port) if background else None
         pid = None if log is None else detach(log)
         if pid is None:
@@ -142,10 +142,13 @@ def _bind(config: Config) -> socket.socket:
 
 def _run(told: Told, settings: Settings, keys: KeyFile, listener: socket.socket, state: "_State") -> None:
     _stop_at_once_on_signals()
+    hangup = Hangup()
+    if _reloads(settings, state):
+        signal.signal(signal.SIGHUP, hangup)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # texts come one by one: a pool of threads would idle
     sinks = _open_sinks(settings.config)
     with _kept_for_good():
-        server = _load(told, settings, keys, sinks, listener, state)
+        server = _load(told, settings, keys, sinks, listener, state, hangup)
     from ..housekeeping import tidy
 
     try:
@@ -157,6 +160,11 @@ def _run(told: Told, settings: Settings, keys: KeyFile, listener: socket.socket,
         sinks.close()
     if reason is not None:
         raise typer.Exit(reason)
+
+
+def _reloads(settings: Settings, state: "_State") -> bool:
+    """Whether SIGHUP asks for a reload, instead of telling that the terminal has closed."""
+    return (state.in_background or settings.file is not None) and not has_terminal()
 
 
 def _open_sinks(config: Config) -> "Sinks":
@@ -184,38 +192,34 @@ def _kept_for_good() -> Iterator[None]:
 
 
 def _load(
-    told: Told, settings: Settings, keys: KeyFile, sinks: "Sinks", listener: socket.socket, state: "_State"
+    told: Told,
+    settings: Settings,
+    keys: KeyFile,
+    sinks: "Sinks",
+    listener: socket.socket,
+    state: "_State",
+    hangup: Hangup,
 ) -> "DaemonServer":
     """The server over the models, of which the default is loaded and at work."""
     from ...api.app import create_app
     from .join import join
+    from .live import Live
     from .server import DaemonServer
 
     server, fleet, loader, watch = join(settings.models, keys, sinks)
     try:
-        with refusals(), state.progress() as report:
+        with refusals(), settings.own_words(), state.progress() as report:
             hosted = loader.assembled(fleet.default, report)
     except OSError as error:  # compiled kernels and the state are written while loading
         remedy = "free some space, or set XDG_CACHE_HOME and XDG_STATE_HOME to folders that can be written"
         fail(f"loading failed: {error}; {remedy}", ExitCode.FAILURE)
     fleet.adopt(fleet.default, hosted)
     logger.info("loaded %s in %.1f s", fleet.default, hosted.assembly.load_s)
-    if not keys.names and not is_local(listener):
-        server.events.record("open_to_network", _OPEN)
-    if keys.exposed is not None:
-        server.events.record("api_keys_exposed", keys.exposed)
     daemon = DaemonServer(create_app(server), fleet, settings.config, state.ready, watch)
-
-    def apply(config: Config, keys: KeyFile) -> None:
-        server.doors.set(keys.names, keys.names, config.cors_origins)
-        fleet.keep_s = config.keep_s
-        daemon.drain_s = config.drain_s
-        logging.getLogger().setLevel(config.log_level.upper())
-
-    reload = Reload(told, settings, apply, server.events)
-    if (state.in_background or settings.file is not None) and not has_terminal():
-        signal.signal(signal.SIGHUP, lambda sig, frame: threading.Thread(target=reload, name="isotherm-reload").start())
-    else:
+    live = Live(server=server, sinks=sinks, fleet=fleet, loader=loader, daemon=daemon, local=is_local(listener))
+    live.tell(keys)
+    hangup.begin(Reload(told, settings, live.take, server.events))
+    if not _reloads(settings, state):
         _on_hangup(daemon.handle_exit)
     hosted.start()
     return daemon

@@ -41,10 +41,10 @@ class DaemonServer(uvicorn.Server):
                 log_config=None,
                 access_log=config.log_level == "debug",
                 lifespan="off",
-                timeout_graceful_shutdown=int(config.drain_s) + 10,
+                timeout_graceful_shutdown=_connections_s(config.drain_s),
             )
         )
-        self._fleet, self.drain_s = fleet, config.drain_s
+        self._fleet, self._drain_s = fleet, config.drain_s
         self._on_ready, self._watch = on_ready, watch
         self._drain: threading.Thread | None = None
 
@@ -62,6 +62,11 @@ class DaemonServer(uvicorn.Server):
         if failed:
             return ExitCode.ENGINE
         return ExitCode.FORCED if self.force_exit else None
+
+    def drain_for(self, seconds: float) -> None:
+        """Give open requests so long when the daemon is told to stop."""
+        self._drain_s = seconds
+        self.config.timeout_graceful_shutdown = _connections_s(seconds)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -91,7 +96,7 @@ class DaemonServer(uvicorn.Server):
         self._drain.start()
 
     def _drain_all(self, engines: Sequence[Engine]) -> None:
-        drains = [threading.Thread(target=engine.drain, args=(self.drain_s,), daemon=True) for engine in engines]
+        drains = [threading.Thread(target=engine.drain, args=(self._drain_s,), daemon=True) for engine in engines]
         for drain in drains:
             drain.start()
         for drain in drains:
@@ -100,3 +105,8 @@ class DaemonServer(uvicorn.Server):
     def _failed(self) -> bool:
         engines = (hosted.assembly.engine for _, hosted in self._fleet.loaded())
         return self._fleet.lost is not None or any(engine.stats().state == "failed" for engine in engines)
+
+
+def _connections_s(drain_s: float) -> int:
+    """Until connections are cut: last words are sent after the engine's drain."""
+    return int(drain_s) + 10

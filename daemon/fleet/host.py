@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -15,6 +16,7 @@ from ...placement.shape import CPU
 from ..assembly import Assembly, assemble, demo_model, plan_memory, revived
 from ..config import Config
 from ..events import EventLog, EventsOf
+from ..queue_books import QueueLimits
 from ..served_plan import obeyed, read_plan
 from ..wedge import ailment_of, dump_threads
 
@@ -53,6 +55,12 @@ class Hosted(Generic[S]):
             self._kept.enter_context(self.assembly.rebalanced.keeping())
         self.assembly.engine.start()
 
+    def limit_queue(self, limits: QueueLimits) -> None:
+        """Let so much wait from now on, after a restart as well."""
+        config = replace(self.assembly.config, max_queued=limits.max_queued, max_queued_tokens=limits.max_queued_tokens)
+        self.assembly = replace(self.assembly, config=config)
+        self.assembly.engine.limit_queue(limits)
+
     def ailment(self) -> str | None:
         """Why the engine will not go on, None if it does."""
         return ailment_of(self.assembly.engine, self.assembly.config.step_limit_s)
@@ -80,14 +88,14 @@ class Hosted(Generic[S]):
 
 
 class ModelLoader(Generic[S]):
-    """Loads models by their settings. make: of an assembly, what requests are given."""
+    """Loads models by their settings, those of a reload included. make: of an assembly, what requests are given."""
 
     def __init__(self, configs: Mapping[str, Config], events: EventLog, make: Callable[[str, Assembly], S]) -> None:
-        self._configs, self._events, self._make = configs, events, make
+        self.configs, self._events, self._make = configs, events, make
 
     def demand(self, name: str) -> Callable[[int], object]:
         """See `Loader`. Where parts lie on accelerators, only loading tells exactly."""
-        config = self._configs[name]
+        config = self.configs[name]
         model = open_model(config.model or demo_model(_unseen))
         plan = read_plan(config, model)
         config = obeyed(config, plan)
@@ -111,8 +119,8 @@ class ModelLoader(Generic[S]):
 
     def assembled(self, name: str, progress: Progress) -> Hosted[S]:
         """A model whose engine is still to be started."""
-        events = self._events if len(self._configs) == 1 else EventsOf(self._events, name)
-        assembly = assemble(self._configs[name], progress, events)
+        events = self._events if len(self.configs) == 1 else EventsOf(self._events, name)
+        assembly = assemble(self.configs[name], progress, events)
         return Hosted(assembly, partial(self._make, name))
 
 

@@ -1,7 +1,8 @@
 """Settings: file and flags put together."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,24 @@ class Settings:
     def config(self) -> Config:
         """The default model's settings, of which the server's are a part."""
         return next(iter(self.models.values()))
+
+    @contextmanager
+    def own_words(self) -> Iterator[None]:
+        """Errors name the key in the file, and not the flag, where the value of the default model came from there."""
+        try:
+            yield
+        except ConfigError as error:
+            raise ConfigError(_by_keys(str(error), self._from_file())) from error
+
+    def _from_file(self) -> list[Key]:
+        origins = [(key, origin_of(self, key.field)) for key in KEYS]
+        return [key for key, origin in origins if origin != DEFAULT and not origin.startswith("-")]
+
+
+def origin_of(settings: Settings, field: str) -> str:
+    """Where the default model's value comes from."""
+    own = settings.origins.get(f"{settings.config.model_id}.{field}")
+    return own or settings.origins.get(field, DEFAULT)
 
 
 def gather(told: Told, environ: Mapping[str, str]) -> Settings:
@@ -88,9 +107,9 @@ def _check_alone(file: SettingsFile) -> None:
             raise ConfigError(f"{file.path}{where}: {_by_keys(str(error))}") from error
 
 
-def _by_keys(message: str) -> str:
-    """A message with keys for flags."""
-    flags = {key.flag or f"--{key.name.replace('_', '-')}": key for key in KEYS}
+def _by_keys(message: str, keys: Sequence[Key] = KEYS) -> str:
+    """A message with keys for their flags."""
+    flags = {key.flag or f"--{key.name.replace('_', '-')}": key for key in keys}
 
     def name(match: re.Match[str]) -> str:
         key = flags.get(match[0])

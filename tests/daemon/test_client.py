@@ -27,6 +27,16 @@ def make_inbox(max_queued: int = 4, max_queued_tokens: int = 100) -> Inbox:
     return Inbox(QueueLimits(max_queued=max_queued, max_queued_tokens=max_queued_tokens))
 
 
+def test_a_queue_that_is_made_smaller_keeps_what_waits_and_takes_no_more() -> None:
+    inbox = make_inbox(max_queued=4)
+    for name in "abc":
+        inbox.submit(submit(name), Mailbox(name))
+    inbox.limit(QueueLimits(max_queued=2, max_queued_tokens=100))
+    with pytest.raises(OverloadedError):
+        inbox.submit(submit("d"), Mailbox("d"))
+    assert len(inbox.take(wait=False)) == 3
+
+
 def make_client(inbox: Inbox) -> EngineClient:
     return EngineClient(inbox, vocab_size=10, max_context=16, stats=EngineStats)
 

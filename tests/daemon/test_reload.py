@@ -2,14 +2,17 @@
 nothing."""
 
 import logging
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
 import pytest
 from isotherm.api.app import create_app
 from isotherm.daemon.api_keys import KeyFile
-from isotherm.daemon.cli.reload import Reload, keys_of
+from isotherm.daemon.cli.reload import Hangup, Reload, keys_of
 from isotherm.daemon.config import Config
 from isotherm.daemon.settings.settings import Told, gather
 from support.api_service import COMPLETIONS, MODEL, make_service, serve_app, server_of
@@ -38,7 +41,8 @@ class Running:
             self.keys.write_text(key)
             self.keys.chmod(0o600)
 
-    def _apply(self, config: Config, keys: KeyFile) -> None:
+    def _apply(self, models: Mapping[str, Config], keys: KeyFile) -> None:
+        (config,) = models.values()
         self.applied.append(config)
         self.server.doors.set(keys.names, keys.names, config.cors_origins)
 
@@ -105,3 +109,32 @@ def test_what_needs_a_restart_is_named_each_time(running: Running, caplog: pytes
         assert running.reload({}) == "reloaded, but restart for engine.threads"
     assert [(config.drain_s, config.threads) for config in running.applied] == [(5.0, None)] * 2
     assert "engine.threads" in caplog.text
+
+
+def test_a_hangup_before_there_is_something_to_reload_is_made_up_for() -> None:
+    reloads: list[str] = []
+    early, none = Hangup(), Hangup()
+    early(1, None)
+    early.begin(lambda: reloads.append("early"))
+    none.begin(lambda: reloads.append("none"))
+    assert reloads == ["early"]
+
+
+TERMINALS = """
+import os, sys
+from isotherm.daemon.cli.reload import has_terminal
+before = has_terminal()
+os.open(sys.argv[1], os.O_RDWR)  # it becomes the terminal of a session that has none
+print(before, has_terminal())
+"""
+
+
+def test_a_terminal_whose_end_would_be_told_is_known() -> None:
+    ours, theirs = os.openpty()
+    try:
+        program = [sys.executable, "-c", TERMINALS, os.ttyname(theirs)]
+        told = subprocess.run(program, start_new_session=True, capture_output=True, text=True, check=True, timeout=60)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert told.stdout.split() == ["False", "True"]

@@ -63,6 +63,14 @@ class Running:
         self.assembly.engine.stop()
 
 
+def test_a_longer_drain_gives_connections_longer_as_well() -> None:
+    """Else uvicorn cuts them while their requests still have time."""
+    server = DaemonServer(FastAPI(), Fleet(("tiny",), NoLoader(), EventLog()), Config(drain_s=1.0), lambda: None)
+    server.drain_for(300.0)
+    assert server.config.timeout_graceful_shutdown is not None
+    assert server.config.timeout_graceful_shutdown > 300
+
+
 class Served:
     """A server in a thread, so that no signal handler is set; `reason` is there after `join`."""
 

@@ -76,6 +76,14 @@ def test_flags_go_before_the_file(tmp_path: Path) -> None:
     assert settings.origins["port"] == f"{tmp_path / 'config.toml'} [server]"
 
 
+@pytest.mark.parametrize(("flags", "name"), [({}, "context in [model] is 99"), ({"context": 99}, "--context is 99")])
+def test_what_is_found_out_later_is_told_by_key_or_by_flag(tmp_path: Path, flags: dict[str, int], name: str) -> None:
+    settings = gathered(write(tmp_path, FILE), "small", **flags)
+    with pytest.raises(ConfigError) as error, settings.own_words():
+        raise ConfigError("--context is 99, --threads is 3, --host is 7")
+    assert str(error.value) == f"{name}, threads in [engine] is 3, --host is 7"
+
+
 def test_models_on_the_command_line_are_those_that_are_served(tmp_path: Path) -> None:
     settings = gathered(write(tmp_path, FILE), "small", "other.gguf")
     assert [(name, config.model) for name, config in settings.models.items()] == [
@@ -111,6 +119,9 @@ def test_without_a_file_there_are_defaults_and_the_demo_model() -> None:
         ("[server]\nport = true", "port in [server] is True; it must be a whole number"),
         ("[server]\nport = 99999", "port in [server] is 99999; it must lie between 0 and 65535"),
         ("[model]\nkv_cache = 'int3'", "kv_cache in [model] is 'int3'; it must be one of"),
+        ("[server]\ndrain_s = -1", "drain_s in [server] is -1.0; it must lie between"),
+        ("[engine]\nmax_step_tokens = 0", "max_step_tokens in [engine] is 0; it must lie between"),
+        ("[limits]\nmax_body_mib = 0", "max_body_mib in [limits] is 0.0; it must lie between"),
         ("[model]\nkv_gib = nan", "kv_gib in [model] is nan; it must lie between"),
         ("[server]\ncors_origins = 'x'", "cors_origins in [server] is 'x'; it must be a list of texts"),
         ("[models.a]\ncontext = 512", "[models.a] has no path"),
@@ -191,6 +202,7 @@ VALUES = {
     "cors_origins": st.lists(st.sampled_from(["*", "https://a.example"])).map(tuple),
     "keep_s": st.floats(0, 1000),
     "log_level": st.sampled_from(["debug", "error"]),
+    "traces": st.sampled_from(['http://a.example/\x7f\t"\\', "https://\u00fc.example"]),
     "plan": st.sampled_from([Path("/a/plan.json"), Path('/with "quotes"/plan')]),
 }
 
@@ -208,11 +220,20 @@ def test_show_tells_where_values_come_from(tmp_path: Path) -> None:
     assert any(line.split()[:2] == ["engine.threads", "3"] and line.endswith("[engine]") for line in lines)
     assert any(line.split()[:3] == ["models.big.context", "8192", str(path)] for line in lines)
     assert any(line.split()[:3] == ["engine.max_running", "64", "default"] for line in lines)
-    assert run("config", "check", path).stdout.strip().endswith("is right; it serves big, small")
     assert (
         gathered(write(tmp_path, run("config", "show", path, "--toml").stdout)).models
         == gathered(write(tmp_path, FILE)).models
     )
+
+
+def test_a_check_looks_at_the_files_that_are_named(tmp_path: Path) -> None:
+    path = write(tmp_path, FILE.replace("/models/big.gguf", "big.gguf"))
+    for name, text in (("keys.txt", "alpha"), ("big.gguf", ""), ("small.gguf", "")):
+        result = run("config", "check", path)
+        assert result.exit_code == 2
+        assert f"{tmp_path / name}" in result.stderr
+        (tmp_path / name).write_text(text)
+    assert run("config", "check", path).stdout.strip().endswith("is right; it serves big, small")
 
 
 def test_a_reload_takes_over_what_can_change(tmp_path: Path) -> None:

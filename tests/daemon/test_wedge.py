@@ -10,6 +10,7 @@ from isotherm.daemon.events import EventLog
 from isotherm.daemon.fleet.host import Hosted, ModelLoader
 from isotherm.daemon.memory import MemoryPlanError
 from isotherm.daemon.messages import Failed, Finished, FromEngine
+from isotherm.daemon.queue_books import QueueLimits
 from isotherm.daemon.step import StepPlan
 from isotherm.daemon.wedge import ailment_of, dump_threads
 from support import tiny
@@ -131,6 +132,16 @@ def test_what_hangs_is_not_waited_for_when_its_model_is_closed(hosted: Hosted[st
     assert isinstance(messages_of(box)[-1], Failed)
     gate.set()
     until(lambda: not engine.alive)
+
+
+def test_a_restart_keeps_how_much_may_wait(hosted: Hosted[str]) -> None:
+    limits = QueueLimits(max_queued=5, max_queued_tokens=50)
+    hosted.limit_queue(limits)
+    for _ in range(2):
+        assert hosted.assembly.engine._inbox._queue.limits == limits
+        hosted.abandon("it hangs")
+        hosted.restart()
+    hosted.close()
 
 
 def test_without_memory_for_another_cache_there_is_no_restart(

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from support import tiny
+from support.api_service import wait_until
 from support.daemon_process import COMMAND, PATIENCE_S, Daemon, command, environment, running
 
 QUESTION = {"messages": [{"role": "user", "content": "the cat"}], "temperature": 0, "ignore_eos": True}
@@ -136,6 +137,25 @@ def test_a_server_that_is_open_to_the_network_tells_so(tmp_path: Path, model: Pa
 def test_a_closed_terminal_ends_the_daemon_in_order(tmp_path: Path, model: Path) -> None:
     with running(tmp_path, model) as daemon:
         assert daemon.stop(signal.SIGHUP) == 0
+
+
+def test_a_hangup_reloads_a_daemon_with_a_file_while_a_request_is_open(tmp_path: Path, model: Path) -> None:
+    file, keys = tmp_path / "config.toml", tmp_path / "keys.txt"
+    file.write_text(f"[server]\napi_key_file = {str(keys)!r}")
+    keys.write_text("first")
+    with running(tmp_path, model, "--config", file) as daemon, httpx.Client(trust_env=False) as client:
+        first, second = ({"authorization": f"Bearer {key}"} for key in ("first", "second"))
+        url = f"{daemon.url}/v1/chat/completions"
+        body = QUESTION | {"stream": True, "max_tokens": 200}
+        with client.stream("POST", url, json=body, headers=first, timeout=60) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            keys.write_text("second")
+            daemon.process.send_signal(signal.SIGHUP)
+            wait_until(lambda: client.get(f"{daemon.url}/v1/models", headers=second).status_code == 200)
+            assert client.get(f"{daemon.url}/v1/models", headers=first).status_code == 401
+            assert list(lines)[-2] == "data: [DONE]"
+        assert daemon.stop() == 0
 
 
 def ran_s(pid: int) -> float:

@@ -49,8 +49,9 @@ class Daemon:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """This environment with the state folder in `folder`; the kernel cache stays where it is."""
-    return {**os.environ, "XDG_STATE_HOME": str(folder / "state"), "COLUMNS": "200"}
+    """This environment with state and settings in `folder`; the kernel cache stays where it is."""
+    own = {"XDG_STATE_HOME": str(folder / "state"), "XDG_CONFIG_HOME": str(folder / "config")}
+    return {**os.environ, **own, "COLUMNS": "200"}
 
 
 def command(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -77,7 +78,9 @@ def running(
     else:
         variables |= {"XDG_CACHE_HOME": str(cache), "NUMBA_CACHE_DIR": str(kernel_folder())}
     with output.open("wb") as file:
-        process = subprocess.Popen(line, env=variables, stdout=file, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            line, env=variables, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )  # away from the terminal of whoever runs the tests, which would say what SIGHUP means
     try:
         yield Daemon(process, _wait_for_url(process, output), output)
     finally:
