@@ -13,6 +13,7 @@ from ...experts.progress import Progress
 from ...placement.shape import CPU
 from ..assembly import Assembly, assemble, demo_model, plan_memory
 from ..config import Config
+from ..errors import EngineError
 from ..events import EventLog, EventsOf
 from ..served_plan import obeyed, read_plan
 
@@ -37,7 +38,7 @@ class Hosted(Generic[S]):
         return self.assembly.runner.weight_bytes + self.assembly.kv_bytes
 
     def start(self) -> None:
-        """Start the engine; what was submitted before is served now."""
+        """Start the engine; what was submitted before is served now. Raises EngineError if it computes no token."""
         assembly = self.assembly
         if assembly.cache:
             self._tended.enter_context(assembly.cache.writing())
@@ -45,7 +46,11 @@ class Hosted(Generic[S]):
             self._tended.enter_context(assembly.keeper.keeping())
         if assembly.rebalanced:
             self._tended.enter_context(assembly.rebalanced.keeping())
-        assembly.engine.start()
+        try:
+            assembly.start()
+        except EngineError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Stop the engine, and keep what is to be kept."""
