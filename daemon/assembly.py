@@ -240,10 +240,8 @@ def assemble(config: Config, progress: Progress, events: EventLog | None = None)
     )
     recorder = RoutingRecorder(model, runner) if model.spec.routing else None
     accelerators = accelerated.keeper(runner, events) if accelerated else None
-    attendants: list[Attendant] = [Pulse(runner)]
-    if accelerated and accelerators:
-        attendants += [accelerators, *accelerated.rebalanced.attendants(runner)]
-    engine = _engine(runner, config, events, recorder, attendants)
+    movers = [accelerators, *accelerated.rebalanced.attendants(runner)] if accelerated and accelerators else []
+    engine = _engine(runner, config, events, recorder, [Pulse(runner), *movers])
     _add_metrics(engine, config, None if accelerators else PaceMetrics(engine.stats, plan))
     return Assembly(
         config=config,
