@@ -38,6 +38,7 @@ from .memory import GIB, RESERVE, MemoryPlanError, demand_of, plan_blocks, plan_
 from .pace_metrics import PaceMetrics
 from .pack_cache import PackCache
 from .paths import cache_folder, packed_folder, routing_file
+from .pulse import FirstToken, Pulse
 from .queue_books import QueueLimits
 from .routing_recorder import RoutingRecorder
 from .runner import DecoderRunner, load_runner, load_weights
@@ -126,6 +127,14 @@ class Assembly:
     tested_ops: int
     load_s: float
     created: int  # seconds since the epoch
+
+    def start(self) -> None:
+        """Start the engine's thread and have it compute a first token. Raises EngineError if that fails."""
+        self.engine.start()
+        try:
+            self.engine.client.ask(FirstToken()).result()
+        except Exception as error:
+            raise EngineError(f"no first token could be computed: {error}") from error
 
     def sample(self) -> None:
         """Look at the token counter; called several times a second."""
@@ -232,8 +241,8 @@ def assemble(config: Config, progress: Progress, events: EventLog | None = None)
     )
     recorder = RoutingRecorder(model, runner) if model.spec.routing else None
     accelerators = accelerated.keeper(runner, events) if accelerated else None
-    attendants = [accelerators, *accelerated.rebalanced.attendants(runner)] if accelerated and accelerators else []
-    engine = _engine(runner, config, events, recorder, attendants)
+    movers = [accelerators, *accelerated.rebalanced.attendants(runner)] if accelerated and accelerators else []
+    engine = _engine(runner, config, events, recorder, [Pulse(runner), *movers])
     _add_metrics(engine, config, None if accelerators else PaceMetrics(engine.stats, plan))
     return Assembly(
         config=config,

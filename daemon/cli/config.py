@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from .output import out, refusals, show
+from .output import out, refusals
 
 config = typer.Typer(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -42,12 +42,16 @@ def show_config(
     if as_json:
         out.out(json.dumps([{"key": key, "value": value, "from": origin} for key, value, origin in found], indent=2))
         return
+    if not out.is_terminal:  # whoever reads a pipe wants whole lines
+        for key, value, origin in found:
+            out.out(f"{key:28}  {'' if value is None else value}  {origin}", highlight=False)
+        return
     table = Table(box=None, pad_edge=False)
     for title in ("key", "value", "from"):
         table.add_column(title, overflow="fold")
     for key, value, origin in found:
         table.add_row(*map(Text, (key, "" if value is None else str(value), origin)))
-    show(table)
+    out.print(table)
 
 
 @config.command("check")

@@ -15,6 +15,7 @@ from ...experts.progress import Progress
 from ...placement.shape import CPU
 from ..assembly import Assembly, assemble, demo_model, plan_memory, revived
 from ..config import Config
+from ..errors import EngineError
 from ..events import EventLog, EventsOf
 from ..queue_books import QueueLimits
 from ..served_plan import obeyed, read_plan
@@ -43,17 +44,21 @@ class Hosted(Generic[S]):
         return self.assembly.runner.weight_bytes + self.assembly.kv_bytes
 
     def start(self) -> None:
-        """Start the engine; what was submitted before is served now."""
+        """Start the engine; what was submitted before is served now. Raises EngineError if it computes no token."""
         if self.assembly.cache:
             self._stored.enter_context(self.assembly.cache.writing())
-        self._start()
+        self._keep()
+        try:
+            self.assembly.start()
+        except EngineError:
+            self.close()
+            raise
 
-    def _start(self) -> None:
+    def _keep(self) -> None:
         if self.assembly.keeper:
             self._kept.enter_context(self.assembly.keeper.keeping())
         if self.assembly.rebalanced:
             self._kept.enter_context(self.assembly.rebalanced.keeping())
-        self.assembly.engine.start()
 
     def limit_queue(self, limits: QueueLimits) -> None:
         """Let so much wait from now on, after a restart as well."""
@@ -77,7 +82,8 @@ class Hosted(Generic[S]):
         self.assembly = revived(self.assembly)
         self.service = self._make(self.assembly)
         self._abandoned = False
-        self._start()
+        self._keep()
+        self.assembly.engine.start()  # no first token is waited for: it might hang as the last one did
 
     def close(self) -> None:
         """Stop the engine, unless it was abandoned and nobody waits for it, and keep what is to be kept."""

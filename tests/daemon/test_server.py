@@ -79,7 +79,9 @@ class Served:
         self.ready = threading.Event()
         fleet: Fleet[Any] = Fleet(("tiny",), NoLoader(), EventLog())
         fleet.adopt("tiny", Running(engine))
-        self.server = DaemonServer(FastAPI(), fleet, Config(drain_s=PATIENCE_S), self.ready.set)
+        self.stopping = threading.Event()
+        config = Config(drain_s=PATIENCE_S)
+        self.server = DaemonServer(FastAPI(), fleet, config, self.ready.set, self.stopping.set)
         self.listener = bind("127.0.0.1", 0)
         self.reason: ExitCode | None = None
         self.thread = threading.Thread(target=self._serve)
