@@ -1,7 +1,6 @@
 """The one way to compile a kernel: nogil, cached in a folder that is keyed by everything the code depends on."""
 
 import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -12,6 +11,7 @@ from numba.core import config, types
 from numba.extending import intrinsic as _intrinsic
 
 from .features import target_features
+from .folders import cache_root
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,9 +24,7 @@ def cache_folder() -> Path:
     key = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__} {sorted(target_features())}".encode())
     for source in sorted(Path(__file__).parent.rglob("*.py")):
         key.update(source.read_bytes())
-    base = os.environ.get("XDG_CACHE_HOME", "")  # by the XDG rules a relative one does not count
-    root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
-    return root / "isotherm" / "kernels" / key.hexdigest()[:16]
+    return cache_root() / "kernels" / key.hexdigest()[:16]
 
 
 # Numba looks at this when a function is decorated, and knows no folder for one function alone.

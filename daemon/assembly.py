@@ -38,6 +38,7 @@ from .memory import GIB, RESERVE, MemoryPlanError, demand_of, plan_blocks, plan_
 from .pace_metrics import PaceMetrics
 from .pack_cache import PackCache
 from .paths import cache_folder, packed_folder, routing_file
+from .pulse import FirstToken, Pulse
 from .queue_books import QueueLimits
 from .routing_recorder import RoutingRecorder
 from .runner import DecoderRunner, load_runner, load_weights
@@ -126,6 +127,14 @@ class Assembly:
     tested_ops: int
     load_s: float
     created: int  # seconds since the epoch
+
+    def start(self) -> None:
+        """Start the engine's thread and have it compute a first token. Raises EngineError if that fails."""
+        self.engine.start()
+        try:
+            self.engine.client.ask(FirstToken()).result(self.config.step_limit_s)
+        except Exception as error:
+            raise EngineError(f"no first token could be computed: {error or type(error).__name__}") from error
 
     def sample(self) -> None:
         """Look at the token counter; called several times a second."""
@@ -316,7 +325,8 @@ def _engine(
     scheduler = make_scheduler(runner, config)
     if not config.accelerators:
         attendants = [*attendants, UnusedPrefixes(scheduler.pool, runner)]
-    return Engine(runner, scheduler, limits, events=events, recorder=recorder, attendants=attendants)
+    pulsing = [Pulse(runner), *attendants]
+    return Engine(runner, scheduler, limits, events=events, recorder=recorder, attendants=pulsing)
 
 
 def _shown(accelerated: "Accelerated", keeper: "AcceleratorKeeper", engine: Engine) -> "AcceleratorStatus":

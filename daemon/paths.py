@@ -1,17 +1,18 @@
-"""Where Isotherm keeps files of the user, by the XDG base directory rules."""
+"""Where Isotherm keeps files: those of a user by the XDG base directory rules, a service's where systemd says."""
 
-import os
 from pathlib import Path
 
-
-def _base(variable: str, fallback: str) -> Path:
-    value = os.environ.get(variable, "")
-    return Path(value) if os.path.isabs(value) else Path.home() / fallback  # the rules say: ignore a relative one
+from ..cpu_kernels.folders import cache_root, service_folder, user_folder
 
 
 def cache_folder() -> Path:
-    """What can be built again: the demo model, packed weights."""
-    return _base("XDG_CACHE_HOME", ".cache") / "isotherm"
+    """What can be built again: the demo model, packed weights, compiled kernels."""
+    return cache_root()
+
+
+def config_folder() -> Path:
+    """What is told to the daemon of this user, or to this service."""
+    return service_folder("CONFIGURATION_DIRECTORY") or user_folder("XDG_CONFIG_HOME", ".config")
 
 
 def packed_folder() -> Path:
@@ -21,12 +22,12 @@ def packed_folder() -> Path:
 
 def models_folder() -> Path:
     """Models that were pulled."""
-    return _base("XDG_DATA_HOME", ".local/share") / "isotherm" / "models"
+    return (service_folder("STATE_DIRECTORY") or user_folder("XDG_DATA_HOME", ".local/share")) / "models"
 
 
 def state_folder() -> Path:
     """Which daemons run, their logs, and where their traffic was routed."""
-    return _base("XDG_STATE_HOME", ".local/state") / "isotherm"
+    return service_folder("STATE_DIRECTORY") or user_folder("XDG_STATE_HOME", ".local/state")
 
 
 def state_file(port: int) -> Path:

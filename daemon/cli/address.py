@@ -19,7 +19,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            _give_up_dead_clients(listener)
+            give_up_dead_clients(listener)
             listener.bind(address)
         except OSError:
             listener.close()
@@ -34,7 +34,7 @@ def is_local(listener: socket.socket) -> bool:
     return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
 
 
-def _give_up_dead_clients(listener: socket.socket) -> None:
+def give_up_dead_clients(listener: socket.socket) -> None:
     """Let the system end a connection whose client is gone, or takes nothing of what it is sent for too long."""
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):

@@ -8,28 +8,28 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from ...experts.progress import Progress
 from ..api_keys import KeyFile
 from ..config import Config, LogLevel
+from ..errors import EngineError
+from ..notify import notifier_from
 from ..paths import log_file
 from ..settings.settings import Settings, Told, gather
-from ..state import DaemonState, own_start, read_state, remove_state, write_state
+from ..state import read_state
+from .activation import passed_listener
 from .address import BindError, bind, is_local
-from .background import detach, hints, wait_until_ready
+from .announced import State, announced
+from .background import detach, wait_until_ready
 from .model_options import AcceleratorNames, KvKind
 from .output import ExitCode, err, fail, refusals
 from .program import program
-from .progress import progress_bars, stage_lines
 from .reload import Reload, has_terminal, keys_of
 from .serve_options import (
     AccessLog,
@@ -61,7 +61,6 @@ logger = logging.getLogger(__name__)
 
 _DEFAULT = Config()
 _OPEN = "anyone who reaches this machine may use the server; ask for keys by --api-key-file, or leave --host out"
-_WRITE_EVERY_S = 0.2  # of the progress in the state file
 
 
 def serve(
@@ -109,21 +108,35 @@ def serve(
 
 
 def _serve(told: Told, settings: Settings, keys: KeyFile, *, background: bool) -> None:
-    config = settings.config
-    with _bind(config) as listener:
-        port = listener.getsockname()[1]
-        settings = replace(settings, models={name: replace(each, port=port) for name, each in settings.models.items()})
-        config = settings.config
+    listener, address = _listen(settings.config)
+    told = replace(told, flags=dict(told.flags) | address if "host" in address else told.flags)
+    models = {name: replace(each, **address) for name, each in settings.models.items()}
+    settings = replace(settings, models=models)
+    config, port = settings.config, settings.config.port
+    with listener:
         if background and not keys.names and not is_local(listener):  # else the log is seen anyway
             err.print(f"isotherm: {_OPEN}", style="red", markup=False, highlight=False, soft_wrap=True)
         log = log_file(port) if background else None
         pid = None if log is None else detach(log)
         if pid is None:
             _set_up_logging(config.log_level)
-            with _announced(config, log) as state:
+            with announced(config, log, notifier_from(os.environ)) as state:
                 _run(told, settings, keys, listener, state)
             return
     wait_until_ready(pid, port, log_file(port))
+
+
+def _listen(config: Config) -> tuple[socket.socket, dict[str, Any]]:
+    """The socket to serve on, the service manager's or else one of our own, and what it changes in the config."""
+    try:
+        listener = passed_listener(os.environ)
+    except (BindError, OSError) as error:
+        fail(f"the socket of the service manager cannot be used: {error}", ExitCode.ADDRESS)
+    if listener is None:
+        listener = _bind(config)
+        return listener, {"port": listener.getsockname()[1]}
+    host, port = listener.getsockname()[:2]
+    return listener, {"host": host, "port": port}
 
 
 def _bind(config: Config) -> socket.socket:
@@ -140,7 +153,7 @@ def _bind(config: Config) -> socket.socket:
         fail(f"{error}; choose another --port or --host", ExitCode.ADDRESS)
 
 
-def _run(told: Told, settings: Settings, keys: KeyFile, listener: socket.socket, state: "_State") -> None:
+def _run(told: Told, settings: Settings, keys: KeyFile, listener: socket.socket, state: State) -> None:
     _stop_at_once_on_signals()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # texts come one by one: a pool of threads would idle
     sinks = _open_sinks(settings.config)
@@ -153,6 +166,8 @@ def _run(told: Told, settings: Settings, keys: KeyFile, listener: socket.socket,
         reason = server.serve_on(listener)
     except BindError as error:
         fail(str(error), ExitCode.ADDRESS)
+    except EngineError as error:
+        fail(str(error), ExitCode.ENGINE)
     finally:
         sinks.close()
     if reason is not None:
@@ -184,7 +199,7 @@ def _kept_for_good() -> Iterator[None]:
 
 
 def _load(
-    told: Told, settings: Settings, keys: KeyFile, sinks: "Sinks", listener: socket.socket, state: "_State"
+    told: Told, settings: Settings, keys: KeyFile, sinks: "Sinks", listener: socket.socket, state: State
 ) -> "DaemonServer":
     """The server over the models, of which the default is loaded and at work."""
     from ...api.app import create_app
@@ -204,7 +219,8 @@ def _load(
         server.events.record("open_to_network", _OPEN)
     if keys.exposed is not None:
         server.events.record("api_keys_exposed", keys.exposed)
-    daemon = DaemonServer(create_app(server), fleet, settings.config, state.ready, watch)
+    daemon = DaemonServer(create_app(server), fleet, settings.config, state.ready, watch, state.stopping)
+    state.watch(daemon.fault, fleet, settings.config.step_limit_s)
 
     def apply(config: Config, keys: KeyFile) -> None:
         server.doors.set(keys.names, keys.names, config.cors_origins)
@@ -213,81 +229,12 @@ def _load(
         logging.getLogger().setLevel(config.log_level.upper())
 
     reload = Reload(told, settings, apply, server.events)
-    if (state.in_background or settings.file is not None) and not has_terminal():
-        signal.signal(signal.SIGHUP, lambda sig, frame: threading.Thread(target=reload, name="isotherm-reload").start())
+    if (state.supervised or state.in_background or settings.file is not None) and not has_terminal():
+        signal.signal(signal.SIGHUP, lambda sig, frame: state.reload(reload))
     else:
         _on_hangup(daemon.handle_exit)
     hosted.start()
     return daemon
-
-
-class _State:
-    """The daemon's state file, kept up to date."""
-
-    def __init__(self, config: Config, log: Path | None) -> None:
-        self._value = DaemonState(
-            pid=os.getpid(),
-            started=own_start(),
-            port=config.port,
-            url=_url(config),
-            model=config.model_id,
-            log=None if log is None else str(log),
-        )
-        self._written = 0.0
-        self._write()
-
-    @property
-    def in_background(self) -> bool:
-        return self._value.log is not None
-
-    def ready(self) -> None:
-        """The daemon answers."""
-        self._value = replace(self._value, phase="ready", stage="", done=0, total=0)
-        self._write()
-        logger.info("serving %s at %s/v1", self._value.model, self._value.url)
-        if self._value.log is None and err.is_terminal:
-            for line in hints(self._value.port, self._value.url):
-                err.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    @contextmanager
-    def progress(self) -> Iterator[Progress]:
-        """The progress of the load: for the waiting parent, else for the terminal or the log."""
-        if self._value.log is None:
-            with progress_bars() as report:
-                yield report
-            return
-        log_stage = stage_lines()
-
-        def report_all(stage: str, done: int, total: int) -> None:
-            log_stage(stage, done, total)
-            is_new = stage != self._value.stage
-            self._value = replace(self._value, stage=stage, done=done, total=total)
-            if is_new or time.monotonic() - self._written > _WRITE_EVERY_S:
-                self._write()
-
-        yield report_all
-
-    def _write(self) -> None:
-        write_state(self._value)
-        self._written = time.monotonic()
-
-
-@contextmanager
-def _announced(config: Config, log: Path | None) -> Iterator[_State]:
-    """The state file exists while the daemon does."""
-    try:
-        state = _State(config, log)
-    except OSError as error:
-        fail(f"{error}; set XDG_STATE_HOME to a folder that can be written", ExitCode.FAILURE)
-    try:
-        yield state
-    finally:
-        remove_state(config.port)
-
-
-def _url(config: Config) -> str:
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)
-    return f"http://[{host}]:{config.port}" if ":" in host else f"http://{host}:{config.port}"
 
 
 def _set_up_logging(level: LogLevel) -> None:

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
@@ -18,12 +19,15 @@ from .address import BindError
 from .connection import Connection
 from .output import ExitCode
 
+HTTP_LIMIT_S = 60.0  # an event loop that does not go round for so long hangs
+
 
 class DaemonServer(uvicorn.Server):
     """Serves until a signal comes or an engine fails.
 
     The first SIGTERM or SIGINT refuses new requests and lets the open ones finish for the config's `drain_s` seconds;
-    the second cuts them off. on_ready is called when the server listens. watch: what sees to memory.
+    the second cuts them off. on_ready is called when the server listens, on_stopping when it is told to end or has to.
+    watch: what sees to memory.
     """
 
     def __init__(
@@ -33,6 +37,7 @@ class DaemonServer(uvicorn.Server):
         config: Config,
         on_ready: Callable[[], None],
         watch: PressureWatch | None = None,
+        on_stopping: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -45,11 +50,13 @@ class DaemonServer(uvicorn.Server):
             )
         )
         self._fleet, self.drain_s = fleet, config.drain_s
-        self._on_ready, self._watch = on_ready, watch
+        self._on_ready, self._watch, self._on_stopping = on_ready, watch, on_stopping
+        self._ticked = time.monotonic()
         self._drain: threading.Thread | None = None
 
     def serve_on(self, listener: socket.socket) -> ExitCode | None:
         """Serve until the end, and unload the models; why it ended, None if it was told to. Raises BindError."""
+        self._ticked = time.monotonic()
         try:
             self.run(sockets=[listener])
         except OSError as error:  # another program began to listen while the model loaded
@@ -68,6 +75,7 @@ class DaemonServer(uvicorn.Server):
         self._on_ready()
 
     async def on_tick(self, counter: int) -> bool:
+        self._ticked = time.monotonic()
         for _, hosted in self._fleet.loaded():
             hosted.assembly.sample()
         self._fleet.let_go()
@@ -75,8 +83,16 @@ class DaemonServer(uvicorn.Server):
         if self._watch is not None:
             self._watch.look()
         if self._fleet.lost is not None:
+            self._on_stopping()
             return True
         return await super().on_tick(counter)
+
+    def fault(self, now: float) -> str | None:
+        """Why the HTTP side cannot be called alive at `now` in monotonic seconds; None if it can, or ends anyway."""
+        silence = now - self._ticked
+        if self.should_exit or silence <= HTTP_LIMIT_S:
+            return None
+        return f"the event loop of the HTTP side has not gone round for {silence:.0f} s"
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         engines = [hosted.assembly.engine for _, hosted in self._fleet.loaded()]
@@ -86,6 +102,7 @@ class DaemonServer(uvicorn.Server):
                 threading.Thread(target=engine.stop, name="isotherm-stop", daemon=True).start()
             return
         self.should_exit = True
+        self._on_stopping()
         self._fleet.shut("the engine is shutting down")
         self._drain = threading.Thread(target=self._drain_all, args=(engines,), name="isotherm-drain", daemon=True)
         self._drain.start()

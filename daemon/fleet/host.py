@@ -14,6 +14,7 @@ from ...experts.progress import Progress
 from ...placement.shape import CPU
 from ..assembly import Assembly, assemble, demo_model, plan_memory, revived
 from ..config import Config
+from ..errors import EngineError
 from ..events import EventLog, EventsOf
 from ..served_plan import obeyed, read_plan
 from ..wedge import ailment_of, dump_threads
@@ -40,17 +41,21 @@ class Hosted(Generic[S]):
         return self.assembly.runner.weight_bytes + self.assembly.kv_bytes
 
     def start(self) -> None:
-        """Start the engine; what was submitted before is served now."""
+        """Start the engine; what was submitted before is served now. Raises EngineError if it computes no token."""
         if self.assembly.cache:
             self._stored.enter_context(self.assembly.cache.writing())
-        self._start()
+        try:
+            self._start()
+        except EngineError:
+            self.close()
+            raise
 
     def _start(self) -> None:
         if self.assembly.keeper:
             self._kept.enter_context(self.assembly.keeper.keeping())
         if self.assembly.rebalanced:
             self._kept.enter_context(self.assembly.rebalanced.keeping())
-        self.assembly.engine.start()
+        self.assembly.start()
 
     def ailment(self) -> str | None:
         """Why the engine will not go on, None if it does."""
@@ -62,7 +67,7 @@ class Hosted(Generic[S]):
         self.assembly.engine.abandon(reason)
 
     def restart(self) -> None:
-        """See `Loaded`. Raises what `revived` does."""
+        """See `Loaded`. Raises what `revived` does, and EngineError if it computes no token."""
         self._kept.close()
         self.assembly = revived(self.assembly)
         self.service = self._make(self.assembly)

@@ -1,0 +1,151 @@
+"""What others are told of a daemon: by its state file, by the service manager's socket, on the terminal, in the log."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...experts.progress import Progress
+from ..config import Config
+from ..fleet.fleet import Fleet
+from ..fleet.host import Hosted
+from ..notify import Notifier, watchdog_s
+from ..pulse import EnginesWatch
+from ..state import DaemonState, own_start, remove_state, write_state
+from ..watchdog import Watch, Watchdog
+from .background import hints
+from .output import ExitCode, err, fail
+from .progress import progress_bars, stage_lines
+
+logger = logging.getLogger(__name__)
+
+_WRITE_EVERY_S = 0.2  # of the progress in the state file
+_RESTART_S = 60.0  # of an engine
+_TIDY_S = 60.0  # what an end may take beyond the drain: a step under way, and what is kept of the traffic
+
+
+class State:
+    """The daemon's state file, kept up to date, and what its service manager is told."""
+
+    def __init__(self, config: Config, log: Path | None, notifier: Notifier) -> None:
+        self._notifier = notifier
+        self._drain_s = config.drain_s
+        self._watchdog: Watchdog | None = None
+        self._value = DaemonState(
+            pid=os.getpid(),
+            started=own_start(),
+            port=config.port,
+            url=_url(config),
+            model=config.model_id,
+            log=None if log is None else str(log),
+        )
+        self._written = 0.0
+        self._write()
+
+    @property
+    def in_background(self) -> bool:
+        return self._value.log is not None
+
+    @property
+    def supervised(self) -> bool:
+        """Whether a service manager waits for word."""
+        return self._notifier.supervised
+
+    def ready(self) -> None:
+        """The daemon answers."""
+        self._value = replace(self._value, phase="ready", stage="", done=0, total=0)
+        self._write()
+        logger.info("serving %s at %s/v1", self._value.model, self._value.url)
+        self._notifier.ready(self._words())
+        if self._watchdog is not None:
+            self._watchdog.start()
+        if self._value.log is None and err.is_terminal:
+            for line in hints(self._value.port, self._value.url):
+                err.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def watch(self, http: Watch, fleet: Fleet[Hosted[Any]], step_limit_s: float) -> None:
+        """From `ready` on, give signs of life if the service manager waits for them: while each loaded model's engine
+        gets on and HTTP does, for an HTTP side alone would serve nobody. A step beyond its limit is given the time in
+        which the engine is started anew."""
+        period_s = watchdog_s(os.environ)
+        if period_s is not None:
+            engines = EnginesWatch(
+                lambda: [hosted.assembly.engine.client for _, hosted in fleet.loaded()], step_limit_s + _RESTART_S
+            )
+            self._watchdog = Watchdog(self._notifier, (engines.fault, http), lambda: self._words_of(fleet), period_s)
+
+    def reload(self, work: Callable[[], str]) -> None:
+        """Reload in a thread of its own; a signal handler may ask for it."""
+        told = partial(self._notifier.reload, lambda: f"{work()}; {self._words()}")
+        threading.Thread(target=told, name="isotherm-reload", daemon=True).start()
+
+    def _words(self) -> str:
+        """What a service manager shows of a daemon that serves."""
+        return f"serving {self._value.model} at {self._value.url}/v1"
+
+    def _words_of(self, fleet: Fleet[Hosted[Any]]) -> str:
+        loaded = {name: hosted.assembly.engine.stats() for name, hosted in fleet.loaded()}
+        running, waiting = (sum(getattr(each, field) for each in loaded.values()) for field in ("running", "waiting"))
+        names = ", ".join(loaded) or f"{self._value.model} when it is asked for"
+        return f"serving {names} at {self._value.url}/v1; {running} running, {waiting} waiting"
+
+    def stopping(self) -> None:
+        """The daemon ends."""
+        if self._watchdog is not None:
+            self._watchdog.end()
+        self._notifier.stopping("open requests may finish", self._drain_s + _TIDY_S)
+
+    @contextmanager
+    def progress(self) -> Iterator[Progress]:
+        """The progress of the load: for the service manager, and the waiting parent, else the terminal or the log."""
+        if self._value.log is None:
+            with progress_bars() as report:
+                yield _both(report, self._notifier.loading)
+            return
+        log_stage = stage_lines()
+
+        def report_all(stage: str, done: int, total: int) -> None:
+            log_stage(stage, done, total)
+            is_new = stage != self._value.stage
+            self._value = replace(self._value, stage=stage, done=done, total=total)
+            if is_new or time.monotonic() - self._written > _WRITE_EVERY_S:
+                self._write()
+
+        yield _both(report_all, self._notifier.loading)
+
+    def _write(self) -> None:
+        write_state(self._value)
+        self._written = time.monotonic()
+
+
+def _both(one: Progress, other: Progress) -> Progress:
+    def report(stage: str, done: int, total: int) -> None:
+        one(stage, done, total)
+        other(stage, done, total)
+
+    return report
+
+
+@contextmanager
+def announced(config: Config, log: Path | None, notifier: Notifier) -> Iterator[State]:
+    """The state file exists while the daemon does."""
+    try:
+        state = State(config, log, notifier)
+    except OSError as error:
+        fail(f"{error}; set XDG_STATE_HOME to a folder that can be written", ExitCode.FAILURE)
+    try:
+        yield state
+    finally:
+        state.stopping()
+        remove_state(config.port)
+
+
+def _url(config: Config) -> str:
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)
+    return f"http://[{host}]:{config.port}" if ":" in host else f"http://{host}:{config.port}"
