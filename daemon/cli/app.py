@@ -18,6 +18,7 @@ from .plan import plan
 from .profile import profile
 from .pull import pull
 from .serve import serve
+from .service import service
 from .simulate import simulate
 from .status import status
 from .stop import stop
@@ -58,3 +59,4 @@ app.command("rm")(remove_model)
 app.add_typer(config, name="config")
 app.add_typer(plan, name="plan")
 app.add_typer(profile, name="profile")
+app.add_typer(service, name="service")
