@@ -136,7 +136,8 @@ def _rows(found: "Condition", path: str, written_by: str | None, verdict: str) -
         yield "says", found.words
     yield "at boot", "starts" if found.at_boot else "does not start"
     yield "restarts", str(found.restarts)
-    yield "last exit", found.last_exit or "none"
+    forgotten = "before the restart; systemd forgets it, the journal does not"
+    yield "last exit", found.last_exit or (forgotten if found.restarts else "none")
 
 
 class _Wishes:

@@ -55,7 +55,7 @@ class Installation:
             self.file(unit).check(force)
         unwanted = [unit for unit in self.installed() if unit not in texts]
         if unwanted:
-            self._drop(systemctl, unwanted, purge=False)
+            self._drop(systemctl, unwanted)
         changed = [self.file(unit).path for unit, text in texts.items() if self.file(unit).write(text)]
         systemctl.run("daemon-reload")
         self._verify(list(texts))
@@ -79,16 +79,27 @@ class Installation:
         for unit in units:
             self.file(unit).check(force)
         systemctl = Systemctl(self.scope)
-        return self._drop(systemctl, units, purge=purge)
+        gone = self._drop(systemctl, units)
+        for path in self._kept() if purge and self.scope == "system" else ():
+            if path.is_symlink():
+                path.unlink()
+            else:
+                shutil.rmtree(path)
+            gone.append(path)
+        return gone
 
     def drop_ins(self) -> list[Path]:
         """Folders of changes that others made to the units."""
         return [folder for unit in (SERVICE, SOCKET) if (folder := self.folder / f"{unit}.d").is_dir()]
 
-    def _drop(self, systemctl: Systemctl, units: Sequence[str], *, purge: bool) -> list[Path]:
+    def _kept(self) -> list[Path]:
+        """What a service of the system keeps. A made up user's lies below private/, where a link leads."""
+        bases = (self.root / "var/lib", self.root / "var/cache")
+        paths = (path for base in bases for path in (base / "isotherm", base / "private/isotherm"))
+        return [path for path in paths if path.is_symlink() or path.exists()]
+
+    def _drop(self, systemctl: Systemctl, units: Sequence[str]) -> list[Path]:
         systemctl.run("disable", "--now", *units)
-        if purge and self.scope == "system" and SERVICE in units:  # while systemd knows which folders are meant
-            systemctl.run("clean", "--what=state", "--what=cache", SERVICE)
         paths = [self.file(unit).path for unit in units]
         for path in paths:
             path.unlink(missing_ok=True)

@@ -76,16 +76,24 @@ def test_removal_leaves_nothing_behind(root: Path, systemd: FakeSystemd) -> None
     systemd.calls()
     Installation("system", root).uninstall(purge=True, force=False)
     assert files(root) == []
-    clean = f"clean --what=state --what=cache {SERVICE}"
     end = ["daemon-reload", f"reset-failed {SERVICE} {SOCKET}"]
-    assert systemd.calls() == [f"disable --now {SERVICE} {SOCKET}", clean, *end]
+    assert systemd.calls() == [f"disable --now {SERVICE} {SOCKET}", *end]
 
 
-def test_removal_keeps_what_the_service_has_kept_unless_asked(root: Path, systemd: FakeSystemd) -> None:
+@pytest.mark.parametrize(
+    ("purge", "left"), [(True, []), (False, ["var/cache/isotherm/k", "var/lib/private/isotherm/s"])]
+)
+def test_what_the_service_has_kept_goes_only_when_asked(
+    root: Path, systemd: FakeSystemd, purge: bool, left: list[str]
+) -> None:
+    for name in ("var/lib/private/isotherm/s", "var/cache/isotherm/k"):
+        (root / name).parent.mkdir(parents=True)
+        (root / name).touch()
+    (root / "var/lib/isotherm").symlink_to("private/isotherm")
     install(root)
-    systemd.calls()
-    Installation("system", root).uninstall(purge=False, force=False)
-    assert not any(call.startswith("clean") for call in systemd.calls())
+    Installation("system", root).uninstall(purge=purge, force=False)
+    assert files(root) == left
+    assert (root / "var/lib/isotherm").is_symlink() != purge
 
 
 @pytest.mark.parametrize("force", [False, True])
