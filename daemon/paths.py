@@ -10,11 +10,6 @@ def cache_folder() -> Path:
     return cache_root()
 
 
-def config_folder() -> Path:
-    """What is told to the daemon of this user, or to this service."""
-    return service_folder("CONFIGURATION_DIRECTORY") or user_folder("XDG_CONFIG_HOME", ".config")
-
-
 def packed_folder() -> Path:
     """The packed weights of models that were served."""
     return cache_folder() / "packed"

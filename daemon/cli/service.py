@@ -3,23 +3,25 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from ... import __version__
+from ..library.resolve import model_path
 from .output import NO_RESTART, ExitCode, err, fail, out, refusals
 from .program import program
 
 if TYPE_CHECKING:
     from ..service.condition import Condition
     from ..service.installation import Installation
-    from ..service.unit import ServiceUnit
+    from ..service.unit import Scope, ServiceUnit
 
+_CONFIG = Path("/etc/isotherm/config.toml")
 service = typer.Typer(no_args_is_help=True, help="Have systemd run the daemon: install, status, uninstall.")
 
 User = Annotated[bool, typer.Option("--user", help="A service of this user, which needs no root.")]
@@ -91,8 +93,8 @@ def uninstall(
             if folder.exists():
                 shutil.rmtree(folder)
                 _say(f"removed {folder}")
-        for folder in installation.drop_ins():
-            _say(f"left {folder}, which others made")
+        for path in installation.left():
+            _say(f"left {path}, which is not install's work, or no longer")
 
 
 @service.command("status")
@@ -140,17 +142,15 @@ def _rows(found: "Condition", path: str, written_by: str | None, verdict: str) -
     yield "last exit", found.last_exit or (forgotten if found.restarts else "none")
 
 
+@dataclass(frozen=True, slots=True)
 class _Wishes:
     """What `install` was told. arguments: of serve."""
 
-    def __init__(
-        self, arguments: Sequence[str], scope: Any, run_as: str | None, read: tuple[Path, ...], socket: bool
-    ) -> None:
-        self.arguments = arguments
-        self.scope = scope
-        self.run_as = run_as
-        self.read = read
-        self.socket = socket
+    arguments: Sequence[str]
+    scope: "Scope"
+    run_as: str | None
+    read: tuple[Path, ...]
+    socket: bool
 
 
 def _unit(wishes: _Wishes) -> "ServiceUnit":
@@ -159,7 +159,7 @@ def _unit(wishes: _Wishes) -> "ServiceUnit":
     from ..service.systemctl import ServiceError
     from ..service.unit import ServiceUnit
 
-    arguments, models = _serve_line(wishes.arguments)
+    arguments, models = _serve_line(wishes.arguments, wishes.scope)
     for folder in wishes.read:
         if not folder.is_dir():
             raise ServiceError(f"--read {folder} is no folder")
@@ -179,25 +179,35 @@ def _unit(wishes: _Wishes) -> "ServiceUnit":
     )
 
 
-def _serve_line(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
-    """Arguments of serve with whole paths, for a service starts in no folder of ours; and the model among them."""
-    from ..library.resolve import model_path
+def _serve_line(arguments: Sequence[str], scope: "Scope") -> tuple[list[str], list[Path]]:
+    """Arguments of serve with whole paths, for a service starts in no folder of ours; and the models to be served,
+    which may be named by the configuration file that it will find."""
+    from ..settings.settings import Told, gather
     from .serve import serve
+    from .serve_options import given_flags
 
     only_serve = typer.Typer(add_completion=False)
     only_serve.command()(serve)
-    parsed = typer.main.get_command(only_serve).make_context("serve", list(arguments)).params
-    if parsed["background"]:
+    ctx = typer.main.get_command(only_serve).make_context("serve", list(arguments))
+    if ctx.params["background"]:
         fail("--background is not for a service: systemd has it in the background anyway", ExitCode.USAGE)
-    paths = {str(path): path for path in parsed.values() if isinstance(path, Path) and str(path) != "-"}
-    models = []
-    if parsed["model"] is not None:
-        with refusals():
-            models = [model_path(parsed["model"]).absolute()]
-        if not models[0].exists():
-            fail(f"there is no model {parsed['model']}; name a file, a folder or a pulled one", ExitCode.MODEL)
-    whole = {text: str(models[0] if path is parsed["model"] else path.absolute()) for text, path in paths.items()}
-    return [_with_whole_path(argument, whole) for argument in arguments], models
+    told = Told(
+        flags=given_flags(cast(typer.Context, ctx)), models=tuple(ctx.params["models"] or ()), file=ctx.params["config"]
+    )
+    environ = {"CONFIGURATION_DIRECTORY": str(_CONFIG.parent)} if scope == "system" else dict(os.environ)
+    with refusals():
+        served = [config.model for config in gather(told, environ).models.values() if config.model is not None]
+    for model in served:
+        if not model.exists():
+            fail(f"there is no model {model}; name a file, a folder or a pulled one", ExitCode.MODEL)
+    paths = [path for path in _flat(ctx.params.values()) if isinstance(path, Path) and str(path) != "-"]
+    whole = {str(path): str((model_path(path) if path in models else path).absolute()) for path in paths}
+    return [_with_whole_path(argument, whole) for argument in arguments], [model.absolute() for model in served]
+
+
+def _flat(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        yield from value if isinstance(value, list | tuple) else (value,)
 
 
 def _with_whole_path(argument: str, whole: dict[str, str]) -> str:
@@ -220,8 +230,9 @@ def _install(
 ) -> None:
     from ..service.installation import wait_until_active
     from ..service.systemctl import Systemctl
+    from ..settings.sample import sample
 
-    changed = installation.install(texts, start=start, force=force)
+    changed = installation.install(texts, sample(), start=start, force=force)
     for path in changed:
         _say(f"wrote {path}")
     if not changed:

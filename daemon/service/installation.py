@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,11 @@ class Installation:
     def file(self, unit: str) -> UnitFile:
         return UnitFile(self.folder / unit)
 
+    @property
+    def config(self) -> UnitFile | None:
+        """The configuration file of a service of the system; a user has his own."""
+        return UnitFile(self.root / "etc/isotherm/config.toml") if self.scope == "system" else None
+
     def installed(self) -> list[str]:
         """Names of the units that are there."""
         return [unit for unit in (SERVICE, SOCKET) if self.file(unit).verdict() != "absent"]
@@ -44,10 +50,11 @@ class Installation:
                 f"{self.folder} cannot be written; run this by sudo, or install a service of your own by --user"
             )
 
-    def install(self, texts: dict[str, str], *, start: bool, force: bool) -> list[Path]:
-        """Write the units and have them start, now and with the machine; those that changed.
+    def install(self, texts: dict[str, str], sample: str, *, start: bool, force: bool) -> list[Path]:
+        """Write the units and have them start, now and with the machine; the files that changed.
 
-        An earlier one that is not among `texts` goes. Raises ServiceError, before anything is written if it can.
+        An earlier unit that is not among `texts` goes. sample: a configuration file to begin with, where there is none.
+        Raises ServiceError, before anything is written if it can.
         """
         self.check_rights()
         systemctl = Systemctl(self.scope)
@@ -57,6 +64,8 @@ class Installation:
         if unwanted:
             self._drop(systemctl, unwanted)
         changed = [self.file(unit).path for unit, text in texts.items() if self.file(unit).write(text)]
+        if self.config is not None and self.config.verdict() in ("absent", "ours") and self.config.write(sample):
+            changed.append(self.config.path)
         systemctl.run("daemon-reload")
         self._verify(list(texts))
         # With a socket, who connects first has the service started.
@@ -80,6 +89,12 @@ class Installation:
             self.file(unit).check(force)
         systemctl = Systemctl(self.scope)
         gone = self._drop(systemctl, units)
+        if self.config is not None:
+            if self.config.verdict() == "ours":
+                self.config.path.unlink()
+                gone.append(self.config.path)
+            with suppress(OSError):  # what others put there stays
+                self.config.path.parent.rmdir()
         for path in self._kept() if purge and self.scope == "system" else ():
             if path.is_symlink():
                 path.unlink()
@@ -88,9 +103,10 @@ class Installation:
             gone.append(path)
         return gone
 
-    def drop_ins(self) -> list[Path]:
-        """Folders of changes that others made to the units."""
-        return [folder for unit in (SERVICE, SOCKET) if (folder := self.folder / f"{unit}.d").is_dir()]
+    def left(self) -> list[Path]:
+        """What `uninstall` does not take: changes that were made beside the units, and a changed configuration."""
+        paths = [self.folder / f"{unit}.d" for unit in (SERVICE, SOCKET)]
+        return [path for path in paths + ([self.config.path] if self.config else []) if path.exists()]
 
     def _kept(self) -> list[Path]:
         """What a service of the system keeps. A made up user's lies below private/, where a link leads."""

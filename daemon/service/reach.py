@@ -21,7 +21,7 @@ def program() -> tuple[str, ...]:
 
 def needs(models: Iterable[Path]) -> list[Path]:
     """Folders that the program and the models lie in, as far as they exist; the parts of a split model are siblings."""
-    found = [sys.prefix, sys.base_prefix, Path(__file__).parents[2], *sys.path[1:]]
+    found: list[str | Path] = [sys.prefix, sys.base_prefix, Path(__file__).parents[2], *sys.path[1:]]
     for model in models:
         found += [model if model.is_dir() else model.parent, *_linked(model)]
     return list(dict.fromkeys(Path(path).absolute() for path in found if path and Path(path).exists()))

@@ -1,5 +1,6 @@
 """Whether an engine lives, and its first token."""
 
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -11,7 +12,8 @@ from isotherm.daemon.budget import StepBudget
 from isotherm.daemon.engine import Engine
 from isotherm.daemon.errors import EngineError
 from isotherm.daemon.kv_cache import BlockPool
-from isotherm.daemon.pulse import EngineWatch, FirstToken, Ping, Pulse
+from isotherm.daemon.messages import Command
+from isotherm.daemon.pulse import EnginesWatch, EngineWatch, FirstToken, Ping, Pulse
 from isotherm.daemon.queue_books import QueueLimits
 from isotherm.daemon.scheduler import Scheduler
 from isotherm.daemon.status import EngineStats
@@ -64,8 +66,21 @@ def test_an_engine_that_goes_round_answers_a_ping() -> None:
         assert engine.client.ask(Ping()).result(PATIENCE_S) is None
 
 
-def watch(stats: EngineStats, answers: list["Future[Any]"], **limits: float) -> EngineWatch:
-    return EngineWatch(lambda: stats, lambda command: answers.pop(0), **limits)
+class Client:
+    """What an EngineWatch sees of an engine."""
+
+    def __init__(self, stats: EngineStats, *answers: "Future[Any]") -> None:
+        self._stats, self._answers = stats, list(answers)
+
+    def stats(self) -> EngineStats:
+        return self._stats
+
+    def ask(self, command: Command) -> "Future[Any]":
+        return self._answers.pop(0)
+
+
+def faults(watch: EngineWatch, client: Client, *times: float) -> list[str | None]:
+    return [watch.fault(client, now) for now in times]  # type: ignore[arg-type]
 
 
 def answered() -> "Future[Any]":
@@ -75,23 +90,35 @@ def answered() -> "Future[Any]":
 
 
 def test_a_step_within_its_limit_is_no_fault_and_beyond_it_is() -> None:
-    engine = watch(EngineStats(state="ready", busy=True, heartbeat=100.0), [], step_limit=30.0)
-    assert engine.fault(130.0) is None
-    assert engine.fault(131.0) == "a step of the model has been running for 31 s"
+    client = Client(EngineStats(state="ready", busy=True, heartbeat=100.0))
+    told = faults(EngineWatch(step_limit=30.0), client, 130.0, 131.0)
+    assert told == [None, "a step of the model has been running for 31 s"]
 
 
 def test_an_idle_engine_that_answers_is_well_however_long_it_is_idle() -> None:
-    engine = watch(EngineStats(state="ready"), [answered() for _ in range(3)], answer_limit=5.0)
-    assert [engine.fault(now) for now in (0.0, 1000.0, 2000.0)] == [None, None, None]
+    client = Client(EngineStats(state="ready"), answered(), answered(), answered())
+    assert faults(EngineWatch(answer_limit=5.0), client, 0.0, 1000.0, 2000.0) == [None, None, None]
 
 
 def test_an_idle_engine_that_does_not_answer_is_a_fault_after_its_limit() -> None:
-    engine = watch(EngineStats(state="ready"), [Future()], answer_limit=5.0)
-    assert [engine.fault(now) for now in (0.0, 5.0)] == [None, None]
-    assert engine.fault(6.0) == "the idle engine has not answered for 6 s"
+    told = faults(EngineWatch(answer_limit=5.0), Client(EngineStats(state="ready"), Future()), 0.0, 5.0, 6.0)
+    assert told == [None, None, "the idle engine has not answered for 6 s"]
 
 
 @pytest.mark.parametrize("state", ["draining", "failed", "stopped"])
 def test_an_engine_that_ends_is_no_fault(state: Any) -> None:
-    engine = watch(EngineStats(state=state, busy=True, heartbeat=0.0), [], step_limit=1.0)
-    assert engine.fault(1000.0) is None
+    client = Client(EngineStats(state=state, busy=True, heartbeat=0.0))
+    assert faults(EngineWatch(step_limit=1.0), client, 1000.0) == [None]
+
+
+def test_of_several_engines_the_one_that_hangs_is_told_and_one_that_is_gone_is_let_go() -> None:
+    well = Client(EngineStats(state="ready"), answered())
+    hangs = Client(EngineStats(state="ready", busy=True, heartbeat=0.0))
+    clients: list[Any] = [well, hangs]
+    watch = EnginesWatch(lambda: clients)
+    assert watch.fault(1000.0) == "a step of the model has been running for 1000 s"
+    gone = weakref.ref(hangs)
+    clients.clear()
+    del hangs
+    assert gone() is None
+    assert watch.fault(1001.0) is None

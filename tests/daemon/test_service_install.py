@@ -13,6 +13,8 @@ from isotherm.daemon.service.unit import SERVICE, SOCKET
 from support.cli import run
 from support.fake_systemd import FakeSystemd
 
+SAMPLE = "[server]\n#port = 8440\n"
+CONFIG = "etc/isotherm/config.toml"
 TEXTS = {SERVICE: "[Service]\nExecStart=/bin/true\n"}
 BOTH = TEXTS | {SOCKET: "[Socket]\nListenStream=1\n"}
 
@@ -34,12 +36,12 @@ def files(root: Path) -> list[str]:
 
 
 def install(root: Path, texts: dict[str, str] = TEXTS, *, start: bool = True, force: bool = False) -> list[Path]:
-    return Installation("system", root).install(texts, start=start, force=force)
+    return Installation("system", root).install(texts, SAMPLE, start=start, force=force)
 
 
 def test_install_writes_the_unit_and_has_systemd_start_it(root: Path, systemd: FakeSystemd) -> None:
     install(root)
-    assert files(root) == [f"etc/systemd/system/{SERVICE}"]
+    assert files(root) == [CONFIG, f"etc/systemd/system/{SERVICE}"]
     assert systemd.calls() == ["daemon-reload", f"enable {SERVICE}", f"restart --no-block {SERVICE}"]
 
 
@@ -60,14 +62,14 @@ def test_installing_again_changes_nothing_but_what_differs(root: Path, systemd: 
     assert install(root) == []
     assert (root / f"etc/systemd/system/{SERVICE}").read_bytes() == before
     assert len(install(root, {SERVICE: "[Service]\nExecStart=/bin/false\n"})) == 1
-    assert files(root) == [f"etc/systemd/system/{SERVICE}"]
+    assert files(root) == [CONFIG, f"etc/systemd/system/{SERVICE}"]
 
 
 def test_installing_without_the_socket_removes_an_earlier_one(root: Path, systemd: FakeSystemd) -> None:
     install(root, BOTH)
     systemd.calls()
     install(root)
-    assert files(root) == [f"etc/systemd/system/{SERVICE}"]
+    assert files(root) == [CONFIG, f"etc/systemd/system/{SERVICE}"]
     assert systemd.calls()[0] == f"disable --now {SOCKET}"
 
 
@@ -110,7 +112,7 @@ def test_a_unit_of_somebody_else_is_neither_replaced_nor_removed(root: Path, sys
 
 
 def test_a_unit_that_was_changed_goes_only_by_force(root: Path, systemd: FakeSystemd) -> None:
-    (path,) = install(root)
+    path = install(root)[0]
     path.write_text(path.read_text() + "Nice=5\n")
     with pytest.raises(ServiceError, match=r"was changed by hand.*--force"):
         install(root)
@@ -129,7 +131,19 @@ def test_drop_ins_of_others_stay_and_are_told_of(root: Path, systemd: FakeSystem
     installation = Installation("system", root)
     installation.uninstall(purge=True, force=False)
     assert files(root) == [str(drop_in.relative_to(root))]
-    assert installation.drop_ins() == [drop_in.parent]
+    assert installation.left() == [drop_in.parent]
+
+
+def test_a_configuration_that_was_changed_is_kept_by_every_install_and_removal(
+    root: Path, systemd: FakeSystemd
+) -> None:
+    install(root)
+    (root / CONFIG).write_text("[server]\nport = 1\n")
+    install(root)
+    installation = Installation("system", root)
+    installation.uninstall(purge=True, force=True)
+    assert (root / CONFIG).read_text() == "[server]\nport = 1\n"
+    assert installation.left() == [root / CONFIG]
 
 
 def test_removing_what_is_not_installed_says_so(root: Path, systemd: FakeSystemd) -> None:
@@ -219,12 +233,15 @@ def test_a_dry_run_prints_the_units_and_asks_nobody(systemd: FakeSystemd, tmp_pa
 def test_paths_are_whole_since_a_service_starts_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("m.gguf").touch()
+    Path("n.gguf").touch()
     Path("keys").touch()
-    arguments, models = cli._serve_line(["m.gguf", "--host", "m", "--api-key-file=keys", "--access-log", "-"])
+    arguments, models = cli._serve_line(
+        ["m.gguf", "n.gguf", "--host", "m", "--api-key-file=keys", "--access-log", "-"], "user"
+    )
     assert arguments == [
-        str(tmp_path / "m.gguf"), "--host", "m", f"--api-key-file={tmp_path / 'keys'}", "--access-log", "-"
+        str(tmp_path / "m.gguf"), str(tmp_path / "n.gguf"), "--host", "m", f"--api-key-file={tmp_path / 'keys'}", "--access-log", "-"
     ]  # fmt: skip
-    assert models == [tmp_path / "m.gguf"]
+    assert models == [tmp_path / "m.gguf", tmp_path / "n.gguf"]
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_what_systemd_refuses_is_seen(tmp_path: Path) -> None:
 
 @needs_analyze
 @pytest.mark.parametrize("case", ["system", "run as a user", "in a home"])
-def test_the_exposure_of_a_service_of_the_system_is_small(tmp_path: Path, case: str) -> None:
+def test_the_exposure_of_a_service_of_the_system_is_below_2(tmp_path: Path, case: str) -> None:
     done = analyze(
         tmp_path, {SERVICE: unit(**CASES[case]).text()}, "security", "--offline=yes", "--threshold=20"
     )  # 2.0
