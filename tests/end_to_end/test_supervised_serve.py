@@ -27,7 +27,7 @@ def wait(self, plan):
         time.sleep(0.05)
     return execute(self, plan)
 runner.DecoderRunner.execute = wait
-pulse.EngineWatch.__init__ = lambda self: init(self, step_limit=1.0, answer_limit=1.0)
+pulse.EngineWatch.__init__ = lambda self, limit: init(self, 1.0, answer_limit=1.0)
 sys.argv = ["isotherm", *line]
 from isotherm.daemon.cli import main
 main()
