@@ -132,9 +132,9 @@ class Assembly:
         """Start the engine's thread and have it compute a first token. Raises EngineError if that fails."""
         self.engine.start()
         try:
-            self.engine.client.ask(FirstToken()).result()
+            self.engine.client.ask(FirstToken()).result(self.config.step_limit_s)
         except Exception as error:
-            raise EngineError(f"no first token could be computed: {error}") from error
+            raise EngineError(f"no first token could be computed: {error or type(error).__name__}") from error
 
     def sample(self) -> None:
         """Look at the token counter; called several times a second."""
@@ -325,7 +325,8 @@ def _engine(
     scheduler = make_scheduler(runner, config)
     if not config.accelerators:
         attendants = [*attendants, UnusedPrefixes(scheduler.pool, runner)]
-    return Engine(runner, scheduler, limits, events=events, recorder=recorder, attendants=attendants)
+    pulsing = [Pulse(runner), *attendants]
+    return Engine(runner, scheduler, limits, events=events, recorder=recorder, attendants=pulsing)
 
 
 def _shown(accelerated: "Accelerated", keeper: "AcceleratorKeeper", engine: Engine) -> "AcceleratorStatus":

@@ -14,7 +14,6 @@ from .errors import EngineError
 from .messages import Command
 from .step import Chunk, Runner, StepPlan
 
-STEP_LIMIT_S = 300.0  # a step of the model that runs for longer hangs
 ANSWER_LIMIT_S = 60.0  # what an idle engine has for an answer; it may be moving experts
 
 
@@ -53,7 +52,7 @@ class Pulse:
 class EngineWatch:
     """Looks now and then whether an engine gets on. Limits are in seconds. It keeps nothing of the engine alive."""
 
-    def __init__(self, *, step_limit: float = STEP_LIMIT_S, answer_limit: float = ANSWER_LIMIT_S) -> None:
+    def __init__(self, step_limit: float, answer_limit: float = ANSWER_LIMIT_S) -> None:
         self._step_limit = step_limit
         self._answer_limit = answer_limit
         self._ping: Future[Any] | None = None
@@ -85,11 +84,15 @@ class EngineWatch:
 class EnginesWatch:
     """The same for all engines that there are at the moment."""
 
-    def __init__(self, clients: Callable[[], Iterable[EngineClient]]) -> None:
+    def __init__(self, clients: Callable[[], Iterable[EngineClient]], step_limit: float) -> None:
         self._clients = clients
+        self._step_limit = step_limit
         self._watches: WeakKeyDictionary[EngineClient, EngineWatch] = WeakKeyDictionary()
 
     def fault(self, now: float) -> str | None:
         """The first fault of one of them at `now`, None if all are well."""
-        faults = (self._watches.setdefault(client, EngineWatch()).fault(client, now) for client in self._clients())
-        return next((fault for fault in faults if fault is not None), None)
+        for client in self._clients():
+            watch = self._watches.setdefault(client, EngineWatch(self._step_limit))
+            if (fault := watch.fault(client, now)) is not None:
+                return fault
+        return None

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _WRITE_EVERY_S = 0.2  # of the progress in the state file
+_RESTART_S = 60.0  # of an engine
 _TIDY_S = 60.0  # what an end may take beyond the drain: a step under way, and what is kept of the traffic
 
 
@@ -67,14 +68,17 @@ class State:
             for line in hints(self._value.port, self._value.url):
                 err.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def watch(self, http: Watch, fleet: "Fleet[Hosted[Any]]") -> None:
+    def watch(self, http: Watch, fleet: "Fleet[Hosted[Any]]", step_limit_s: float) -> None:
         """From `ready` on, give signs of life if the service manager waits for them: while each loaded model's engine
-        gets on and HTTP does, for an HTTP side alone would serve nobody."""
+        gets on and HTTP does, for an HTTP side alone would serve nobody. A step beyond its limit is given the time in
+        which the engine is started anew."""
         from ..pulse import EnginesWatch  # it takes long to import
 
         period_s = watchdog_s(os.environ)
         if period_s is not None:
-            engines = EnginesWatch(lambda: [hosted.assembly.engine.client for _, hosted in fleet.loaded()])
+            engines = EnginesWatch(
+                lambda: [hosted.assembly.engine.client for _, hosted in fleet.loaded()], step_limit_s + _RESTART_S
+            )
             self._watchdog = Watchdog(self._notifier, (engines.fault, http), lambda: self._words_of(fleet), period_s)
 
     def reload(self, work: Callable[[], str]) -> None:

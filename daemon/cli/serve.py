@@ -239,7 +239,7 @@ def _load(
     daemon = DaemonServer(create_app(server), fleet, settings.config, ready, on_stopping=state.stopping, watch=watch)
     live = Live(server=server, sinks=sinks, fleet=fleet, loader=loader, daemon=daemon, local=is_local(listener))
     live.tell(keys)
-    state.watch(daemon.fault, fleet)
+    state.watch(daemon.fault, fleet, settings.config.step_limit_s)
     if not _reloads(settings, state):
         _on_hangup(daemon.handle_exit)
     hosted.start()

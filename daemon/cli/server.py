@@ -36,8 +36,8 @@ class DaemonServer(uvicorn.Server):
         fleet: Fleet[Hosted[Any]],
         config: Config,
         on_ready: Callable[[], None],
-        on_stopping: Callable[[], None] = lambda: None,
         watch: PressureWatch | None = None,
+        on_stopping: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(
             uvicorn.Config(

@@ -191,9 +191,8 @@ def _serve_line(arguments: Sequence[str], scope: "Scope") -> tuple[list[str], li
     ctx = typer.main.get_command(only_serve).make_context("serve", list(arguments))
     if ctx.params["background"]:
         fail("--background is not for a service: systemd has it in the background anyway", ExitCode.USAGE)
-    told = Told(
-        flags=given_flags(cast(typer.Context, ctx)), models=tuple(ctx.params["models"] or ()), file=ctx.params["config"]
-    )
+    models, flags = tuple(ctx.params["models"] or ()), given_flags(cast(typer.Context, ctx))
+    told = Told(flags=flags, models=models, file=ctx.params["config"])
     environ = {"CONFIGURATION_DIRECTORY": str(_CONFIG.parent)} if scope == "system" else dict(os.environ)
     with refusals():
         served = [config.model for config in gather(told, environ).models.values() if config.model is not None]
@@ -201,9 +200,9 @@ def _serve_line(arguments: Sequence[str], scope: "Scope") -> tuple[list[str], li
         if not model.exists():
             fail(f"there is no model {model}; name a file, a folder or a pulled one", ExitCode.MODEL)
     paths = [path for path in _flat(ctx.params.values()) if isinstance(path, Path) and str(path) != "-"]
-    found = {path: model_path(path) if path in told.models else path for path in paths}
-    named = [path for path in told.models if not found[path].exists()]  # by the file
-    whole = {str(path): str(found[path].absolute()) for path in paths if path not in named}
+    whole = {str(path): str(path.absolute()) for path in paths if path not in models}
+    found = {str(path): model_path(path) for path in models}
+    whole |= {name: str(path.absolute()) for name, path in found.items() if path.exists()}  # else a name in the file
     return [_with_whole_path(argument, whole) for argument in arguments], [model.absolute() for model in served]
 
 

@@ -47,18 +47,18 @@ class Hosted(Generic[S]):
         """Start the engine; what was submitted before is served now. Raises EngineError if it computes no token."""
         if self.assembly.cache:
             self._stored.enter_context(self.assembly.cache.writing())
-        self._keep()
         try:
-            self.assembly.start()
+            self._start()
         except EngineError:
             self.close()
             raise
 
-    def _keep(self) -> None:
+    def _start(self) -> None:
         if self.assembly.keeper:
             self._kept.enter_context(self.assembly.keeper.keeping())
         if self.assembly.rebalanced:
             self._kept.enter_context(self.assembly.rebalanced.keeping())
+        self.assembly.start()
 
     def limit_queue(self, limits: QueueLimits) -> None:
         """Let so much wait from now on, after a restart as well."""
@@ -77,13 +77,12 @@ class Hosted(Generic[S]):
         self.assembly.engine.abandon(reason)
 
     def restart(self) -> None:
-        """See `Loaded`. Raises what `revived` does."""
+        """See `Loaded`. Raises what `revived` does, and EngineError if it computes no token."""
         self._kept.close()
         self.assembly = revived(self.assembly)
         self.service = self._make(self.assembly)
         self._abandoned = False
-        self._keep()
-        self.assembly.engine.start()  # no first token is waited for: it might hang as the last one did
+        self._start()
 
     def close(self) -> None:
         """Stop the engine, unless it was abandoned and nobody waits for it, and keep what is to be kept."""

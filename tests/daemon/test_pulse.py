@@ -91,31 +91,31 @@ def answered() -> "Future[Any]":
 
 def test_a_step_within_its_limit_is_no_fault_and_beyond_it_is() -> None:
     client = Client(EngineStats(state="ready", busy=True, heartbeat=100.0))
-    told = faults(EngineWatch(step_limit=30.0), client, 130.0, 131.0)
+    told = faults(EngineWatch(30.0), client, 130.0, 131.0)
     assert told == [None, "a step of the model has been running for 31 s"]
 
 
 def test_an_idle_engine_that_answers_is_well_however_long_it_is_idle() -> None:
     client = Client(EngineStats(state="ready"), answered(), answered(), answered())
-    assert faults(EngineWatch(answer_limit=5.0), client, 0.0, 1000.0, 2000.0) == [None, None, None]
+    assert faults(EngineWatch(30.0, answer_limit=5.0), client, 0.0, 1000.0, 2000.0) == [None, None, None]
 
 
 def test_an_idle_engine_that_does_not_answer_is_a_fault_after_its_limit() -> None:
-    told = faults(EngineWatch(answer_limit=5.0), Client(EngineStats(state="ready"), Future()), 0.0, 5.0, 6.0)
+    told = faults(EngineWatch(30.0, answer_limit=5.0), Client(EngineStats(state="ready"), Future()), 0.0, 5.0, 6.0)
     assert told == [None, None, "the idle engine has not answered for 6 s"]
 
 
 @pytest.mark.parametrize("state", ["draining", "failed", "stopped"])
 def test_an_engine_that_ends_is_no_fault(state: Any) -> None:
     client = Client(EngineStats(state=state, busy=True, heartbeat=0.0))
-    assert faults(EngineWatch(step_limit=1.0), client, 1000.0) == [None]
+    assert faults(EngineWatch(1.0), client, 1000.0) == [None]
 
 
 def test_of_several_engines_the_one_that_hangs_is_told_and_one_that_is_gone_is_let_go() -> None:
     well = Client(EngineStats(state="ready"), answered())
     hangs = Client(EngineStats(state="ready", busy=True, heartbeat=0.0))
     clients: list[Any] = [well, hangs]
-    watch = EnginesWatch(lambda: clients)
+    watch = EnginesWatch(lambda: clients, 30.0)
     assert watch.fault(1000.0) == "a step of the model has been running for 1000 s"
     gone = weakref.ref(hangs)
     clients.clear()

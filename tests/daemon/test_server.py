@@ -81,7 +81,7 @@ class Served:
         fleet.adopt("tiny", Running(engine))
         self.stopping = threading.Event()
         config = Config(drain_s=PATIENCE_S)
-        self.server = DaemonServer(FastAPI(), fleet, config, self.ready.set, self.stopping.set)
+        self.server = DaemonServer(FastAPI(), fleet, config, self.ready.set, on_stopping=self.stopping.set)
         self.listener = bind("127.0.0.1", 0)
         self.reason: ExitCode | None = None
         self.thread = threading.Thread(target=self._serve)
@@ -112,7 +112,9 @@ def test_first_signal_lets_open_requests_finish() -> None:
     """[67]"""
     with serving(FakeRunner(latency_s=0.005)) as served:
         mailbox = served.engine.client.submit(make_submit("a", [1, 2], max_tokens=40))
+        assert not served.stopping.is_set()
         served.server.handle_exit(signal.SIGTERM, None)
+        assert served.stopping.is_set()
         assert served.join() is None
         (*_, end) = mailbox
     assert isinstance(end, Finished)

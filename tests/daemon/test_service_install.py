@@ -235,11 +235,10 @@ def test_paths_are_whole_since_a_service_starts_elsewhere(tmp_path: Path, monkey
     Path("m.gguf").touch()
     Path("n.gguf").touch()
     Path("keys").touch()
-    arguments, models = cli._serve_line(
-        ["m.gguf", "n.gguf", "--host", "m", "--api-key-file=keys", "--access-log", "-"], "user"
-    )
-    first, second, keys = (tmp_path / name for name in ("m.gguf", "n.gguf", "keys"))
-    assert arguments == [str(first), str(second), "--host", "m", f"--api-key-file={keys}", "--access-log", "-"]
+    line = ["m.gguf", "n.gguf", "--host", "m", "--api-key-file=keys", "--access-log", "-"]
+    arguments, models = cli._serve_line(line, "user")
+    assert arguments[:2] == [str(tmp_path / "m.gguf"), str(tmp_path / "n.gguf")]
+    assert arguments[2:] == ["--host", "m", f"--api-key-file={tmp_path / 'keys'}", "--access-log", "-"]
     assert models == [tmp_path / "m.gguf", tmp_path / "n.gguf"]
 
 

@@ -36,11 +36,15 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnSystemd]:
         lines = DROP_IN + (f"Environment=PYTHONPATH={search}\n" if search else "")
         folder = f"/etc/systemd/system/{SERVICE}.d"
         found.run("sh", "-c", f"mkdir -p {folder} && printf '%s' \"$1\" > {folder}/test.conf", "sh", lines)
-        # Compiling takes minutes on a slow machine; what this one has compiled is the service's from the start.
-        kernel_folder().mkdir(parents=True, exist_ok=True)
-        found.run("sh", "-c", 'mkdir -p /var/cache/isotherm/kernels && cp -r "$1" /var/cache/isotherm/kernels', "sh",
-                  kernel_folder())  # fmt: skip
         yield found
+
+
+@pytest.fixture(autouse=True)
+def compiled(machine: OwnSystemd) -> None:
+    """Compiling takes minutes on a slow machine; what this one has compiled is the service's from the start."""
+    kernel_folder().mkdir(parents=True, exist_ok=True)
+    copy = 'mkdir -p /var/cache/isotherm/kernels && cp -r "$1" /var/cache/isotherm/kernels'
+    machine.run("sh", "-c", copy, "sh", kernel_folder())
 
 
 @pytest.fixture(scope="module")
@@ -110,4 +114,5 @@ def test_a_cause_that_no_restart_mends_is_told_and_not_tried_again(machine: OwnS
     assert status.returncode == 6
     assert "with 3: the model cannot be served" in status.stdout
     assert machine.show(SERVICE, "NRestarts") == "0"
-    isotherm(machine, "service", "uninstall")
+    isotherm(machine, "service", "uninstall", "--purge")
+    assert kept(machine) == ""
