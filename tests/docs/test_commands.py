@@ -54,5 +54,9 @@ def test_the_readme_has_every_command() -> None:
     def briefly(name: str) -> str:
         return " ".join(name.split()[:2])
 
-    named = {briefly(parse(words(command.text)[1:])[0]) for command in of("README.md", "isotherm")}
+    named = {
+        briefly(parse(words(command.text)[1:])[0])
+        for command in of("README.md", "isotherm")
+        if command.place == "table"
+    }
     assert sorted({briefly(name) for name, _ in all_commands()} - named) == []

@@ -76,7 +76,7 @@ def test_the_checks_find_what_they_look_for() -> None:
     """A parser of pages that finds nothing would find nothing wrong."""
     found = [str(command) for page in PAGES for command in commands(page)]
     assert any(text.endswith(": isotherm pull Qwen/Qwen3-30B-A3B-GGUF --dry-run") for text in found)
-    assert any(text.endswith(": isotherm chat") or text.endswith(": .venv/bin/isotherm chat") for text in found)
+    assert any(text.endswith((": isotherm chat", ": .venv/bin/isotherm chat")) for text in found)
     assert "what-is-told" in anchors("docs/operation.md")
     assert any(target == "docs/architecture.md" for _, target in links("README.md"))
 

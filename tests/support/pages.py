@@ -9,7 +9,7 @@ from typing import Literal
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("curl", "docker", "export", "git", "isotherm", "journalctl", "kill", "loginctl", "make", "pip", "pytest")
-PROGRAMS += ("python", "source", "sudo", "systemctl")
+PROGRAMS += ("mkdir", "python", "source", "sudo", "systemctl")
 Place = Literal["block", "table", "prose"]
 _FENCE = re.compile(r"^(```+)\s*(\S*)\s*$")
 _SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
