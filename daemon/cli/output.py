@@ -23,13 +23,31 @@ class ExitCode(IntEnum):
     """Exit codes. 2 is also what a wrong command line gives; stopped while loading gives 128 + the signal."""
 
     FAILURE = 1
-    USAGE = 2  # or a trace, plan or profile that cannot be used
-    MODEL = 3  # the model cannot be served
-    MEMORY = 4  # it does not fit into memory
-    ADDRESS = 5  # the address cannot be listened on
-    NO_DAEMON = 6  # no daemon answers
-    ENGINE = 7  # the engine failed while serving
-    FORCED = 8  # a second signal cut open requests off
+    USAGE = 2
+    MODEL = 3
+    MEMORY = 4
+    ADDRESS = 5
+    NO_DAEMON = 6
+    ENGINE = 7
+    FORCED = 8
+
+    @property
+    def cause(self) -> str:
+        """In words, for the log, help and docs."""
+        return _CAUSES[self]
+
+
+_CAUSES = {
+    ExitCode.FAILURE: "another failure, such as a folder that cannot be written or a refused question",
+    ExitCode.USAGE: "a wrong setting, or a trace, plan or profile that cannot be used",
+    ExitCode.MODEL: "the model cannot be served",
+    ExitCode.MEMORY: "it does not fit into memory",
+    ExitCode.ADDRESS: "the address cannot be listened on",
+    ExitCode.NO_DAEMON: "no daemon answers",
+    ExitCode.ENGINE: "the engine failed",
+    ExitCode.FORCED: "a second signal cut open requests off",
+}
+NO_RESTART = (ExitCode.USAGE, ExitCode.MODEL, ExitCode.MEMORY)  # what another start does not mend
 
 
 def show(part: RenderableType) -> None:

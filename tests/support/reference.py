@@ -1,7 +1,6 @@
 """The reference, made from the code: python tests/support/reference.py writes docs/reference.md."""
 
 import inspect
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
@@ -106,18 +105,9 @@ def _key(key: Key) -> tuple[str, ...]:
 
 def _exit_codes() -> Iterator[str]:
     yield "## Exit codes\n"
-    source = inspect.getsource(ExitCode)
-    rows = [("0", "all is well")]
-    for code in ExitCode:
-        comment = re.search(rf"^    {code.name} = {code.value}(?:  # (.*))?$", source, re.MULTILINE)
-        assert comment is not None, code
-        rows.append((str(code.value), _cause(code.name.lower(), comment[1] or "")))
+    rows = [("0", "all is well"), *((str(code.value), code.cause) for code in ExitCode)]
     rows.append(("128 + n", "ended by signal n while loading"))
     yield from _table(("code", "cause"), rows)
-
-
-def _cause(name: str, comment: str) -> str:
-    return f"{name}, {comment}" if comment.startswith("or ") else comment or f"any other {name}"
 
 
 def _routes() -> Iterator[str]:
