@@ -24,8 +24,8 @@ NOT_RUN = {
     r"python tests/device/.*": "needs a graphics card",
     r"python tests/(perf|support)/.*": "measures for minutes, or writes into the tree",
     r"(\.venv/bin/)?pytest .*": "is what runs this",
-    r"(sudo|systemctl|journalctl|loginctl) .*": "asks the system's service manager",
-    r"(sudo )?isotherm service .*": "asks the system's service manager",
+    r"(sudo )?(systemctl|journalctl|loginctl) .*": "asks the system's service manager",
+    r"(sudo )?(\.venv/bin/)?isotherm service .*": "asks the system's service manager",
 }
 MADE = "docs/reference.md"  # the examples of the commands' own help: that they exist is checked
 PAGES = [p for p in pages() if p != MADE and any(command.place != "prose" for command in commands(p))]

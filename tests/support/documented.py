@@ -52,7 +52,7 @@ def words(text: str) -> list[str]:
     bare = re.sub(r"\[OPTIONS\]|\.\.\.", "", text.replace("|", "\\|"))
     for _ in range(2):
         bare = re.sub(r"(?<![\w='\"])\[([^][]*)\]|(?<=\w)\[(:[^][]*)\]", lambda found: found[1] or found[2], bare)
-    found = shlex.split(bare.split(" > ")[0])
+    found = shlex.split(bare.removeprefix("sudo ").split(" > ")[0])
     found[0] = program_of(found[0])
     before = ["", *found]
     return [_value(option, word) for option, word in zip(before, found, strict=False)]

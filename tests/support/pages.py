@@ -9,7 +9,7 @@ from typing import Literal
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("curl", "docker", "export", "git", "isotherm", "journalctl", "kill", "loginctl", "make", "pip", "pytest")
-PROGRAMS += ("mkdir", "python", "source", "sudo", "systemctl")
+PROGRAMS += ("mkdir", "python", "source", "systemctl")
 Place = Literal["block", "table", "prose"]
 _FENCE = re.compile(r"^(```+)\s*(\S*)\s*$")
 _SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
@@ -89,9 +89,9 @@ def anchors(page: str) -> set[str]:
 
 
 def program_of(line: str) -> str:
-    """The program that a line runs, empty if it is no command."""
-    first = line.split(maxsplit=1)[0].removeprefix(".venv/bin/") if line.strip() else ""
-    return first if first in PROGRAMS else ""
+    """The program that a line runs, as root or not; empty if it is no command."""
+    found = [word.removeprefix(".venv/bin/") for word in line.removeprefix("sudo ").split(maxsplit=1)]
+    return found[0] if found and found[0] in PROGRAMS else ""
 
 
 def _blocks(page: str) -> Iterator[Block]:
