@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.cli import run
 from support.daemon_process import Daemon, running
+from support.documented import is_whole
 from support.documented_home import REPO, Home, home, hub_files, write_models
 from support.fake_hub import FakeHub, running_hub
 from support.kept_machine import keep_profile
@@ -18,6 +19,7 @@ from support.pages import blocks, commands, pages
 NOT_RUN = {
     r"isotherm calibrate(?!.*--list).*": "measures the machine for a minute",
     r"isotherm bench --kernels": "measures every kind of weights, for minutes",
+    r"isotherm serve (PATH|--accelerator NAME)": "is run with names of models and of a card by other pages",
     r"make (test|lint|format|bench|setup|docs|clean)": "changes the tree, or runs all tests",
     r"pip install .*": "needs a network",
     r"source .*": "changes the shell that it is typed into",
@@ -28,7 +30,7 @@ NOT_RUN = {
     r"(sudo )?(\.venv/bin/)?isotherm service .*": "asks the system's service manager",
 }
 MADE = "docs/reference.md"  # the examples of the commands' own help: that they exist is checked
-PAGES = [p for p in pages() if p != MADE and any(command.place != "prose" for command in commands(p))]
+PAGES = [p for p in pages() if p != MADE and any(map(is_whole, commands(p)))]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +81,7 @@ def test_commands_of_a_page_run(page: str, at_home: Home) -> None:
         assert run("pull", f"{REPO}:Q8_0").exit_code == 0
     failed = []
     for command in commands(page):
-        if command.place != "prose" and not is_left_out(command.text):
+        if is_whole(command) and not is_left_out(command.text):
             failed.append(at_home.obey(command))
     assert list(filter(None, failed)) == []
 

@@ -32,6 +32,7 @@ _VALUES = {
     ("--accelerator", "NAME"): "emulated:vram=2GiB,link=16GBps",
     ("--out-dir", "D"): "what-if",
     ("isotherm", "COMMAND"): "bench",
+    ("--format", "NAME"): "q4_0",
     ("--hardware", "FILE"): str(ROOT / "profiles" / "hardware" / "ddr5-desktop-rtx3090.json"),
     ("", "$(isotherm demo)"): "isotherm-demo.gguf",
     ("", "MODEL"): "model.gguf",
@@ -94,6 +95,22 @@ def wrong(command: Command) -> str:
         lacking = "Missing" in message or "requires an argument" in message
         return "" if lacking and command.place == "prose" else message or repr(error)
     return ""
+
+
+def is_whole(command: Command) -> bool:
+    """Whether what a sentence names could be typed as it is: `isotherm status` in one names it, and no more."""
+    line = words(command.text)
+    return command.place != "prose" or (line[0] == "isotherm" and len(line) > 2 and not _lacks(line))
+
+
+def _lacks(line: list[str]) -> bool:
+    try:
+        parse(line[1:])
+    except Exception as error:
+        if not isinstance(error, _USAGE_ERROR):
+            raise
+        return True
+    return False
 
 
 def _value(option: str, word: str) -> str:
