@@ -9,7 +9,7 @@ ROOT := build/root
 CLIENTS := tests/clients
 MODULES := $(CLIENTS)/node_modules/.package-lock.json
 
-.PHONY: help setup serve stop test lint format bench clean
+.PHONY: help setup serve stop test lint format docs bench clean
 
 help:
 	@echo "make serve   start the daemon on the demo model and show a first answer (PORT=8440)"
@@ -17,6 +17,7 @@ help:
 	@echo "make test    run the tests"
 	@echo "make lint    check style, types and imports"
 	@echo "make format  format the code"
+	@echo "make docs    make the reference from the code, check links and run what the documentation shows"
 	@echo "make bench   measure the kernels, then the demo model, or MODEL=path"
 	@echo "make clean   remove what make has made here"
 
@@ -70,6 +71,10 @@ lint: setup $(ROOT)/isotherm
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: setup
+	$(BIN)/python tests/support/reference.py
+	$(BIN)/pytest tests/docs
 
 bench: setup
 	$(BIN)/isotherm bench --kernels

@@ -75,7 +75,7 @@ def check_config(file: File = None) -> None:
 def sample_config() -> None:
     """Print a configuration file to begin with: every key with its default, commented out.
 
-    Example: isotherm config sample > ~/.config/isotherm/config.toml
+    Example: isotherm config sample > config.toml
     """
     from ..settings.sample import sample
 
