@@ -49,9 +49,10 @@ def unit(patient: Patient) -> Iterator[Finding]:
             lines = path.read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        start = re.search(r"^ExecStart=[-@:+!]*(\S+)", lines, re.M)
-        if start is None or not Path(start[1]).is_file():
-            program = "names no program" if start is None else f"starts {start[1]}, which is gone"
+        start = re.search(r'^ExecStart=[-@:+!]*(?:"([^"]+)"|(\S+))', lines, re.M)
+        program = "" if start is None else start[1] or start[2]
+        if not Path(program).is_file():
+            program = f"starts {program}, which is gone" if program else "names no program"
             yield fault("unit", f"{path} {program}", "isotherm service install")
         else:
             yield good("unit", str(path))
