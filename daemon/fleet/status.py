@@ -44,6 +44,7 @@ def _unloaded(name: str, created: int, events: EventLog) -> dict[str, Any]:
         "self_test": {"kernels": 0, "replaced": {}},
         "memory": {"resident_bytes": psutil.Process().memory_info().rss, "weight_bytes": 0, "kv_bytes": 0},
         "accelerators": None,
+        "speed": {"predicted": None, "measured": {"decode_tok_s": None, "prefill_tok_s": None}},
         "pack_cache": None,
         "kv": {"format": "none", "blocks": 0, "free_blocks": 0, "prefix_blocks": 0, "usage": 0.0},
         "requests": {"running": 0, "waiting": 0},

@@ -1,13 +1,18 @@
 """A daemon that goes away and comes back, or asks for a key; and what those who do not see or point need."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
+from isotherm.api.app import create_app
 from isotherm.daemon.config import key_digest
+from isotherm.daemon.events import EventLog
+from isotherm.daemon.fleet.fleet import Fleet
 from playwright.sync_api import Browser, Page, expect
-from support.api_service import serving
+from support.api_service import AsLoaded, NoLoader, make_service, serve_app, server_of, serving
 from support.browser import NARROW, page_of
-from support.played_daemon import PlayedDaemon
+from support.played_daemon import MODEL, PlayedDaemon
 from support.scripted_engine import HANG, says
 
 Open = Callable[..., Page]
@@ -63,6 +68,38 @@ def test_an_engine_that_is_not_ready_is_told_with_its_reason(open_page: Open) ->
     daemon.changes = {}
     expect(page.locator("#connection")).to_have_text("Ready")
     expect(page.locator("#banner")).to_be_hidden()
+
+
+def test_of_several_models_the_chosen_one_is_shown_and_asked(browser: Browser) -> None:
+    first, second = PlayedDaemon("I am one.", hot=4), PlayedDaemon("I am two.", layers=6)
+    states = {MODEL: "ready", "other": "unloaded"}
+
+    def status(model: str | None) -> dict[str, Any]:
+        name = model or MODEL
+        shown = (first if name == MODEL else second).status()
+        rows = [{"id": each, "state": state, "reason": "", "loading": None} for each, state in states.items()]
+        return shown | {"model": shown["model"] | {"id": name}, "models": rows}
+
+    fleet: Fleet[AsLoaded] = Fleet(tuple(states), NoLoader(), EventLog())
+    fleet.adopt(MODEL, AsLoaded(first.service()))
+    server = replace(server_of(first.service()), models=fleet, status=status)
+    with page_of(browser) as (page, told), serve_app(create_app(server)) as port:
+        page.goto(f"http://127.0.0.1:{port}/ui/")
+        expect(page.locator("#map-summary")).to_contain_text("4 layers of 16 experts")
+        choice = page.get_by_role("combobox", name="Model")
+        expect(choice).to_have_value(MODEL)
+        choice.select_option("other")
+        expect(page.locator("#connection")).to_have_text("Not loaded")
+        expect(page.locator("#banner")).to_contain_text("other is not loaded; the next message for it loads it.")
+        fleet.adopt("other", AsLoaded(make_service(second, model_id="other", plan=second.plan, experts=second.use)))
+        states["other"] = "ready"
+        expect(page.locator("#connection")).to_have_text("Ready")
+        expect(page.locator("#map-summary")).to_contain_text("6 layers of 16 experts")
+        page.get_by_label("Message", exact=True).fill("who are you?")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("article", name="Answer")).to_contain_text("I am two.")
+    assert told.faults == []
+    assert (len(first.submitted), len(second.submitted)) == (0, 1)
 
 
 def give_key(page: Page, key: str) -> None:

@@ -6,6 +6,7 @@ import * as experts from "./experts.js";
 import * as figures from "./figures.js";
 import { getJson } from "./http.js";
 import * as keys from "./keys.js";
+import * as models from "./models.js";
 import * as plan from "./plan.js";
 import { Poller } from "./poller.js";
 import * as rebalance from "./rebalance.js";
@@ -14,36 +15,44 @@ import * as views from "./views.js";
 
 let daemon = ""; // which one was asked last
 let status = null;
+let absence = ""; // why there is nothing to show of the model
 
 async function poll() {
-  status = await getJson("admin/status");
-  if (daemon !== String(status.pid) + status.model.id) await meet();
+  status = await getJson(models.route("admin/status"));
+  absence = models.absence(status);
+  if (daemon !== nameOf(status)) await meet();
   setText(byId("model-name"), status.model.id);
   document.title = `${status.model.id} · Isotherm`;
   figures.show(status);
   server.show(status);
+  if (absence) return;
   plan.showSpeed(status.speed);
   rebalance.show(status.accelerators);
   if (views.isShown("experts")) await experts.refresh();
 }
 
-/** Another daemon than before: all that was known is of the last one. */
+/** A daemon's process and the load of its model: what is known of one is not true of another. */
+const nameOf = ({ pid, model, load_s: load }) => [pid, model.id, load, Boolean(absence)].join();
+
+/** All that was known is of another one. */
 async function meet() {
   experts.forget();
   rebalance.forget();
-  await Promise.all([chat.refreshModels(), plan.refresh()]);
-  daemon = String(status.pid) + status.model.id;
+  await models.refresh(status.model.id);
+  if (!absence) await plan.refresh();
+  daemon = nameOf(status);
 }
 
 function tell(state, wait = 0, error = null) {
   const pill = byId("connection");
-  const isReady = state === "live" && status.state === "ready";
+  const isReady = state === "live" && status.state === "ready" && !absence;
   pill.dataset.state = state === "live" && !isReady ? "unready" : state;
-  document.body.classList.toggle("stale", state !== "live");
-  const words = { live: isReady ? "Ready" : status?.state, reconnecting: "Reconnecting", locked: "Locked" };
+  document.body.classList.toggle("stale", state !== "live" || absence !== "");
+  const live = isReady ? "Ready" : absence ? "Not loaded" : status?.state;
+  const words = { live, reconnecting: "Reconnecting", locked: "Locked" };
   setText(pill, words[state]);
   const told = {
-    live: isReady ? "" : `The engine is ${status?.state}. ${status?.reason ?? ""}`,
+    live: isReady ? "" : absence || `The engine is ${status?.state}. ${status?.reason ?? ""}`,
     reconnecting: `${error?.message} It is asked again until it answers.`,
     locked: "This server asks for an API key.",
   }[state];
@@ -58,6 +67,7 @@ const poller = new Poller(poll, tell);
 figures.start();
 server.start();
 chat.start();
+models.start(() => poller.now());
 experts.start(() => poller.now());
 rebalance.start(() => poller.now());
 byId("retry-now").addEventListener("click", () => poller.now());

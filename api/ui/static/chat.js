@@ -3,7 +3,7 @@
 import { complete } from "./completion.js";
 import { Conversation, emptyAnswer, toolTurn, userTurn } from "./conversation.js";
 import { button, byId, el, setText } from "./dom.js";
-import { getJson } from "./http.js";
+import * as models from "./models.js";
 import { AnswerView, saidView } from "./turn_view.js";
 import * as settings from "./settings.js";
 
@@ -41,16 +41,6 @@ export function start() {
     if (event.key === "Escape" && open && !document.querySelector("dialog[open]")) open.stop.abort();
   });
   rebuild();
-}
-
-/** Ask which models there are; a choice is offered where there are several. */
-export async function refreshModels() {
-  const { data } = await getJson("v1/models");
-  const select = byId("model-select");
-  const chosen = select.value;
-  select.replaceChildren(...data.map((model) => el("option", {}, model.id)));
-  if (data.some((model) => model.id === chosen)) select.value = chosen;
-  byId("model-choice").hidden = data.length < 2;
 }
 
 function say() {
@@ -93,7 +83,7 @@ async function answer() {
   showOpen();
   setText(byId("chat-status"), "The answer is being written.");
   try {
-    const model = byId("model-select").value;
+    const model = models.chosen();
     await complete({ ...(model ? { model } : {}), messages, ...settings.fields() }, turn, stop.signal, drawSoon);
   } catch (error) {
     if (stop.signal.aborted) turn.stopped = true;

@@ -5,6 +5,7 @@ import { cellText, deviceName, layerTable, summary } from "./expert_sums.js";
 import { clock } from "./format.js";
 import { HeatCanvas } from "./heat_canvas.js";
 import { getJson } from "./http.js";
+import { route } from "./models.js";
 import { ramps } from "./ramps.js";
 
 const SHOWN_MS = 6000; // for which an expert that has moved is marked
@@ -35,7 +36,7 @@ export function start(refreshSoon) {
 
 /** Ask how things are and show it. */
 export async function refresh() {
-  const next = await getJson(`admin/experts?phase=${byId("map-phase").value}`);
+  const next = await getJson(route(`admin/experts?phase=${byId("map-phase").value}`));
   noteMoves(next);
   map = { ...next, moved: new Set(movedAt.keys()) };
   const isDense = !map.layers.length;

@@ -4,6 +4,7 @@ import { stackedBar, terms } from "./bars.js";
 import { byId, el, scrolling, table } from "./dom.js";
 import { bytes, count, milliseconds, percent, plural, rate } from "./format.js";
 import { getJson } from "./http.js";
+import { route } from "./models.js";
 
 const MOVED = "Experts have moved since; the prediction is of where they lie now.";
 const WORTH_SHOWN = 6; // GiB
@@ -13,7 +14,7 @@ let speedNode = null;
 
 /** Ask for the plan and show it. */
 export async function refresh() {
-  const { plan } = await getJson("admin/plan");
+  const { plan } = await getJson(route("admin/plan"));
   speedNode = plan && el("div");
   box.replaceChildren(...(plan ? parts(plan) : without()));
 }

@@ -3,6 +3,7 @@
 import { button, byId, el, scrolling, table } from "./dom.js";
 import { bytes, count, milliseconds, plural } from "./format.js";
 import { HttpError, postJson } from "./http.js";
+import { route } from "./models.js";
 
 const PATH = "admin/rebalance";
 const AGAIN_MS = 500;
@@ -38,7 +39,7 @@ export function show(accelerators) {
 /** Ask how rebalancing stands: it may be that nothing can be moved. */
 async function meet() {
   try {
-    told(await postJson(PATH, {}));
+    told(await postJson(route(PATH), {}));
     box.replaceChildren(controls, status, proposal);
   } catch (error) {
     box.replaceChildren(el("p", { class: "note" }, error.message));
@@ -79,11 +80,11 @@ function told(report) {
 }
 
 async function setAutomatic() {
-  told(await postJson(PATH, { automatic: automatic.checked }));
+  told(await postJson(route(PATH), { automatic: automatic.checked }));
 }
 
 async function propose(isBack) {
-  const report = await postJson(PATH, isBack ? { rollback: true } : {});
+  const report = await postJson(route(PATH), isBack ? { rollback: true } : {});
   told(report);
   if (report.under_way) {
     proposal.replaceChildren(el("p", {}, "Experts are being moved right now; ask again in a moment."));
@@ -118,13 +119,13 @@ function offer(report, isBack) {
 const signed = (value) => (value < 0 ? `−${milliseconds(-value)}` : milliseconds(value));
 
 async function run(isBack) {
-  let report = await postJson(PATH, { rollback: isBack, dry_run: false });
+  let report = await postJson(route(PATH), { rollback: isBack, dry_run: false });
   const begun = report.swaps.length;
   proposal.replaceChildren(el("p", {}, `${plural(begun, "swap")} under way …`));
   look.focus({ preventScroll: true });
   while (report.under_way) {
     await new Promise((resolve) => { setTimeout(resolve, AGAIN_MS); });
-    report = await postJson(PATH, {});
+    report = await postJson(route(PATH), {});
   }
   told(report);
   proposal.replaceChildren(el("p", {}, begun ? `${plural(begun, "swap")} done.` : "Nothing had to move any more."));

@@ -4,6 +4,7 @@ import { bar, stackedBar, terms } from "./bars.js";
 import { button, byId, el, setText } from "./dom.js";
 import { bytes, clock, count, duration, percent, plural } from "./format.js";
 import { postJson } from "./http.js";
+import { route } from "./models.js";
 
 const facts = el("dl", { class: "facts" });
 const devices = el("div", { class: "devices" });
@@ -121,7 +122,7 @@ class DeviceCard {
   async #limit(size) {
     setText(this.#told, "Asking …");
     try {
-      await postJson("admin/vram", { [this.#name]: size });
+      await postJson(route("admin/vram"), { [this.#name]: size });
       setText(this.#told, size ? `It uses no more than ${size} from now on.` : "It may use all of its memory again.");
     } catch (error) {
       setText(this.#told, error.message);
