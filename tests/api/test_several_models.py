@@ -261,7 +261,7 @@ def test_ollamas_clients_say_how_long_a_model_stays(keep_alive: Any, cold: bool)
             shelf.fleet.let_go()
             await asyncio.sleep(0.05)
             assert [row["state"] for row in shelf.fleet.show()] == ["cold", "cold" if cold else "ready"]
-            wrong = await client.post("/api/generate", json={**body, "keep_alive": "soon"})
+            wrong = await client.post("/api/generate", json={**body, "stream": False, "keep_alive": "soon"})
             assert wrong.status_code == 400
 
     asyncio.run(work())
