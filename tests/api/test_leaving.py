@@ -84,16 +84,15 @@ def test_leaving_a_running_request(leave: Callable[[socket.socket], None], strea
 def test_leaving_while_preempted() -> None:
     """[9, 49]"""
     with served(num_blocks=14) as (engine, runner, port):
-        first = ask(port, "x" * 14, max_tokens=40)
-        second = ask(port, "y" * 14, max_tokens=40)
-        runner.wait_for_step()
-        for _ in range(100):
-            if engine.stats().preemptions:
-                break
-            step(runner)
-        assert engine.stats().preemptions == 1
-        for client in (second, first):
-            client.close()
+        with ask(port, "x" * 14, max_tokens=40):
+            runner.wait_for_step()
+            with ask(port, "y" * 14, max_tokens=40):
+                wait_until(lambda: engine._inbox._messages)  # both are there before the first has a token
+                for _ in range(100):
+                    if engine.stats().preemptions:
+                        break
+                    step(runner)
+                assert engine.stats().preemptions == 1
         wait_until(lambda: len(engine._inbox._messages) == 2)
         runner.let_go()
         assert_nothing_left(engine)
