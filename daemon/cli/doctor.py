@@ -10,7 +10,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from ..api_keys import first_key
 from ..config import Config
+from .daemon_options import ApiKeyFile
 from .model_options import AcceleratorNames
 from .output import ExitCode, out, refusals, show
 from .progress import progress_bars
@@ -37,6 +39,7 @@ def doctor(
         Path | None, typer.Option(help="Hold this plan against the model and the daemon.", show_default="none")
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="Hold this trace against the model.", show_default="none")] = None,
+    api_key_file: ApiKeyFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all findings as JSON.")] = False,
 ) -> None:
     """Examine the machine, the settings and the files: what is wrong, and its remedy. It takes some seconds.
@@ -58,6 +61,7 @@ def doctor(
             accelerators=tuple(accelerator or ()),
             plan=plan,
             trace=trace,
+            api_key=None if api_key_file is None else first_key(api_key_file),
         )
         findings = examine(patient, report)
     if as_json:

@@ -31,8 +31,9 @@ def torch_version() -> str | None:
 class Patient:
     """A machine, and how a daemon would be started on it.
 
-    root: below it lie Linux's /proc, /sys and /etc. told_threads: None is what `serve` takes. cpus: that may be used;
-    None is asked of the system. memlock: bytes, -1 without bound. torch: its version.
+    api_key: by which a running daemon is asked. root: below it lie Linux's /proc, /sys and /etc. told_threads: None is
+    what `serve` takes. cpus: that may be used; None is asked of the system. memlock: bytes, -1 without bound.
+    torch: its version.
     """
 
     model: Path | None = None
@@ -42,6 +43,7 @@ class Patient:
     accelerators: tuple[str, ...] = ()
     plan: Path | None = None
     trace: Path | None = None
+    api_key: str | None = None
     root: Path = Path("/")
     cpus: tuple[int, ...] | None = None
     memlock: int = field(default_factory=_memlock)

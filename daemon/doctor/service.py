@@ -14,6 +14,7 @@ from ..state import read_state
 from .finding import Finding, advice, fault, good
 from .patient import Patient
 
+_METRICS_AGAIN = "name its key by --api-key-file if it asks for one (401)"
 _UNITS = ("etc/systemd/system/isotherm.service", ".config/systemd/user/isotherm.service")
 
 
@@ -65,8 +66,11 @@ def promise(patient: Patient) -> Iterator[Finding]:
         return
     try:
         promised = load_plan(patient.plan).predicted_decode_tok_s
-        measured = measured_rate(state.url)
-    except (PlanError, OSError, httpx.HTTPError):
+        measured = measured_rate(state.url, patient.api_key)
+    except httpx.HTTPError as error:
+        yield fault("promise", f"the daemon's metrics cannot be read: {error}", _METRICS_AGAIN)
+        return
+    except (PlanError, OSError):
         return  # told of by others
     if measured is None:
         yield advice("promise", "the daemon has not decoded yet", "ask it something, and come again")
@@ -80,11 +84,14 @@ def promise(patient: Patient) -> Iterator[Finding]:
         yield good("promise", f"decode runs at {measured:.1f} tokens/s, the plan said at least {promised.low:.1f}")
 
 
-def measured_rate(url: str) -> float | None:
-    """Tokens a second of recent steps that only decoded, by a daemon's metrics."""
-    text = httpx.get(f"{url}/metrics", timeout=5.0, trust_env=False).text
-    found = re.search(r'^isotherm_measured_tokens_per_second\{phase="decode"\} (\S+)', text, re.M)
-    return None if found is None else float(found[1])
+def measured_rate(url: str, api_key: str | None = None) -> float | None:
+    """Tokens a second of recent steps that only decoded, by a daemon's metrics. Raises httpx.HTTPError."""
+    headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+    response = httpx.get(f"{url}/metrics", headers=headers, timeout=5.0, trust_env=False)
+    if response.status_code != 200:
+        raise httpx.HTTPError(f"status {response.status_code}")
+    rate = re.search(r'^isotherm_measured_tokens_per_second\{phase="decode"\} (\S+)', response.text, re.M)
+    return None if rate is None else float(rate[1])
 
 
 LOOKS = (port, unit, promise)

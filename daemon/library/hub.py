@@ -20,7 +20,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from huggingface_hub.utils._headers import build_hf_headers
+from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # public, but not marked so
 from tqdm.auto import tqdm
 
 from .choices import MOST_FILES, RemoteFile

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -144,8 +144,3 @@ def _origin(file: SettingsFile, field: str) -> str:
 
 def _flag(field: str) -> str:
     return next((key.flag for key in KEYS if key.field == field and key.flag), "a flag")
-
-
-def defaults() -> dict[str, Any]:
-    """Of each field of `Config`."""
-    return {each.name: each.default for each in fields(Config)}

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from isotherm.cpu_kernels.features import host_tier
+from isotherm.daemon.config import key_digest
 from isotherm.daemon.doctor import cards, files, memory, model, processor, service
 from isotherm.daemon.doctor.examination import LOOKS, Look, examine
 from isotherm.daemon.doctor.finding import Finding, worst
@@ -19,6 +21,7 @@ from isotherm.experts.pack import pack
 from isotherm.experts.store import PackedStore
 from isotherm.placement.plan_file import save_plan
 from isotherm.placement.trace_file import save_trace
+from support.api_service import make_service, serving
 from support.cli import daemon_state, run
 from support.machines import node, siblings, write_files
 from support.plans import plan_of
@@ -30,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("own_folders")
 HEALTHY = {
     **siblings("0,2", "1,3"),
     **node(0, "0-3"),
-    "proc/cpuinfo": "flags\t\t: fpu avx2 avx512_vnni",
+    "proc/cpuinfo": f"flags\t\t: fpu {host_tier().name}",  # a tier is called as its flag is
     "proc/meminfo": "SwapTotal:       8388608 kB\nSwapFree:        8388608 kB",
     "proc/pressure/memory": "some avg10=0.00 avg60=0.00 avg300=0.00 total=0",
     "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
@@ -202,17 +205,26 @@ def test_a_promise_that_is_not_kept_is_found(
 ) -> None:
     save_plan(plan_of(), tmp_path / "plan.json")
     write_state(daemon_state(port=8442))
-    monkeypatch.setattr(service, "measured_rate", lambda url: measured)
+    monkeypatch.setattr(service, "measured_rate", lambda url, key: measured)
     patient = machine(tmp_path / "root", plan=tmp_path / "plan.json", port=8442)
     assert [finding.grade for finding in service.promise(patient)] == [grade]
+
+
+@pytest.mark.parametrize(("key", "grade"), [(None, "fault"), ("wrong", "fault"), ("right", "advice")])
+def test_a_daemon_that_asks_for_a_key_is_told_of(tmp_path: Path, key: str | None, grade: str) -> None:
+    save_plan(plan_of(), tmp_path / "plan.json")
+    with serving(make_service(api_keys=frozenset({key_digest("right")}))) as number:
+        write_state(daemon_state(port=number, url=f"http://127.0.0.1:{number}"))
+        patient = machine(tmp_path / "root", plan=tmp_path / "plan.json", port=number, api_key=key)
+        found = list(service.promise(patient))
+    assert [finding.grade for finding in found] == [grade]
+    assert key == "right" or ("401" in found[0].told and "--api-key-file" in found[0].remedy)
 
 
 @pytest.mark.parametrize(("error", "grade"), [(0.004, "good"), (0.3, "fault")])
 def test_kernels_that_compute_something_else_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: float, grade: str
 ) -> None:
-    row = processor.measure_moe  # what it gives is all that is replaced
-    assert callable(row)
     wrong = type("Row", (), {"us": 100.0, "product_error": error})
     monkeypatch.setattr(processor, "measure_moe", lambda options, progress: [wrong])
     assert [finding.grade for finding in processor.layer(machine(tmp_path))] == [grade]
