@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +127,7 @@ class Assembly:
     tested_ops: int
     load_s: float
     created: int  # seconds since the epoch
+    loaded: float = field(default_factory=time.monotonic)
 
     def start(self) -> None:
         """Start the engine's thread and have it compute a first token. Raises EngineError if that fails."""
@@ -149,7 +150,7 @@ class Assembly:
             "reason": stats.reason,
             "version": __version__,
             "pid": os.getpid(),
-            "uptime_s": time.time() - self.created,
+            "uptime_s": time.monotonic() - self.loaded,
             "load_s": self.load_s,
             "model": {
                 "id": self.config.model_id,

@@ -1,4 +1,5 @@
-"""Housekeeping: what earlier versions and other models left in the cache folder goes when it was not used for long.
+"""Housekeeping: what earlier versions and other models left in the cache folder goes when it was not used for long,
+and so does at once what killed daemons left in the state folder.
 
 Safe beside other daemons: what they have mapped lives on without a name, compiled kernels are compiled and kept again,
 and a file that is being written is locked.
@@ -17,6 +18,7 @@ from ..cpu_kernels.jit import cache_folder as kernel_folder
 from ..experts.store import NOTE, remove_parts, remove_store
 from ..placement.files import claimed
 from .paths import cache_folder, packed_folder
+from .state import remove_stale_states
 
 logger = logging.getLogger(__name__)
 
@@ -29,9 +31,10 @@ _KERNEL_NAME = re.compile(r"[0-9a-f]{16}")
 def tidy() -> None:
     """Remove what is stale, and say in the log what it was, and what could not be removed."""
     try:
+        remove_stale_states()
         _tidy(time.time())
     except OSError as error:
-        logger.warning("the cache folder is not tidied: %s", error)
+        logger.warning("the cache and state folders are not tidied: %s", error)
 
 
 def _tidy(now: float) -> None:

@@ -6,19 +6,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-import psutil
-
 from .paths import state_file, state_folder
+from .process_start import process_start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonState:
-    """One daemon. `started` is its process's start in seconds since the epoch: it tells the process from a later one
-    with the same pid. log: None in the foreground. stage, done and total are the progress while loading.
+    """One daemon. started: its process's, see `process_start`. log: None in the foreground.
+    stage, done and total are the progress while loading.
     """
 
     pid: int
-    started: float
+    started: str
     port: int
     url: str
     model: str
@@ -31,16 +30,7 @@ class DaemonState:
     @property
     def alive(self) -> bool:
         """Whether that very process still runs."""
-        try:
-            process = psutil.Process(self.pid)
-            return bool(process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - self.started) < 1.0)
-        except psutil.NoSuchProcess:
-            return False
-
-
-def own_start() -> float:
-    """When this process started, in seconds since the epoch."""
-    return float(psutil.Process().create_time())
+        return process_start(self.pid) == self.started
 
 
 def write_state(state: DaemonState) -> None:
@@ -73,6 +63,24 @@ def live_daemons() -> list[DaemonState]:
     return sorted((state for state in states if state is not None), key=lambda state: state.port)
 
 
+def remove_stale_states() -> None:
+    """Forget daemons that were killed, and what they left half written. Raises OSError.
+
+    A file that is no state of this version stays: its daemon may run.
+    """
+    for path in state_folder().glob("serve-*.json"):
+        try:
+            alive = _parse(path.read_bytes()).alive
+        except (OSError, ValueError, TypeError, RecursionError):
+            continue
+        if not alive:
+            path.unlink(missing_ok=True)
+    for part in state_folder().glob("serve-*.json.*"):
+        pid = part.suffix[1:]
+        if pid.isdecimal() and process_start(int(pid)) is None:
+            part.unlink(missing_ok=True)
+
+
 def _read(path: Path) -> DaemonState | None:
     try:
         state = _parse(path.read_bytes())
@@ -84,9 +92,10 @@ def _read(path: Path) -> DaemonState | None:
 def _parse(text: bytes) -> DaemonState:
     """Raises ValueError, TypeError or RecursionError for what is no state: other programs may write there too."""
     state = DaemonState(**json.loads(text))
-    numbers, texts = (state.pid, state.port, state.done, state.total), (state.url, state.model, state.stage)
+    numbers = (state.pid, state.port, state.done, state.total)
+    texts = (state.started, state.url, state.model, state.stage)
     if not all(type(value) is int and 0 <= value < 1 << 62 for value in numbers) or state.pid == 0:
         raise ValueError(f"pid, port or progress is no number: {state}")
-    if not isinstance(state.started, float) or not all(isinstance(text, str) for text in texts):
+    if not all(isinstance(text, str) for text in texts):
         raise ValueError(f"a field has the wrong type: {state}")
     return state

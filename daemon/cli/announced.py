@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ...experts.progress import Progress
 from ..config import Config
 from ..notify import Notifier, watchdog_s
-from ..state import DaemonState, own_start, remove_state, write_state
+from ..process_start import process_start
+from ..state import DaemonState, remove_state, write_state
 from ..watchdog import Watch, Watchdog
 from .background import hints
 from .output import ExitCode, err, fail
@@ -26,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _WRITE_EVERY_S = 0.2  # of the progress in the state file
 _RESTART_S = 60.0  # of an engine
+_AGAIN_S = 1.0  # until a state file that could not be written is tried again
 _TIDY_S = 60.0  # what an end may take beyond the drain: a step under way, and what is kept of the traffic
 
 
@@ -38,14 +41,18 @@ class State:
         self._watchdog: Watchdog | None = None
         self._value = DaemonState(
             pid=os.getpid(),
-            started=own_start(),
+            started=process_start() or "",
             port=config.port,
             url=_url(config),
             model=config.model_id,
             log=None if log is None else str(log),
         )
         self._written = 0.0
-        self._write()
+        self._fault = ""
+        self._lock = threading.Lock()  # of the file, and of what follows
+        self._again: threading.Timer | None = None
+        self._ended = False
+        write_state(self._value)
 
     @property
     def in_background(self) -> bool:
@@ -101,6 +108,15 @@ class State:
             self._watchdog.end()
         self._notifier.stopping("open requests may finish", self._drain_s + _TIDY_S)
 
+    def forget(self) -> None:
+        """Remove the state file, for good. One that a read-only folder keeps is known to be stale."""
+        with self._lock:
+            self._ended = True
+            try:
+                remove_state(self._value.port)
+            except OSError as error:
+                logger.warning("the state file cannot be removed: %s", error)
+
     @contextmanager
     def progress(self) -> Iterator[Progress]:
         """The progress of the load: for the service manager, and the waiting parent, else the terminal or the log."""
@@ -120,8 +136,22 @@ class State:
         yield _both(report_all, self._notifier.loading)
 
     def _write(self) -> None:
-        write_state(self._value)
-        self._written = time.monotonic()
+        """Where the file cannot be written, that is told once and tried again: the daemon serves without it."""
+        with self._lock:
+            if self._ended:
+                return
+            self._written = time.monotonic()
+            try:
+                write_state(self._value)
+                self._fault = ""
+            except OSError as error:
+                if str(error) != self._fault:
+                    self._fault = str(error)
+                    logger.warning("the state file cannot be written, which is tried again: %s", error)
+                if self._again is None or not self._again.is_alive() or self._again is threading.current_thread():
+                    self._again = threading.Timer(_AGAIN_S, self._write)
+                    self._again.daemon = True
+                    self._again.start()
 
 
 def _both(one: Progress, other: Progress) -> Progress:
@@ -143,7 +173,7 @@ def announced(config: Config, log: Path | None, notifier: Notifier) -> Iterator[
         yield state
     finally:
         state.stopping()
-        remove_state(config.port)
+        state.forget()
 
 
 def _url(config: Config) -> str:

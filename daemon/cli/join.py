@@ -37,7 +37,8 @@ def join(configs: Mapping[str, Config], keys: KeyFile, sinks: Sinks) -> Joined:
 
     configs: of each model by its id, the default first. What is of all models is taken from that one.
     """
-    config, events, created = next(iter(configs.values())), EventLog(), int(time.time())
+    config, events = next(iter(configs.values())), EventLog()
+    created, since = int(time.time()), time.monotonic()
     limits = limits_of(config)
     names = ("reasoning_content", "reasoning") if config.reasoning_alias else ("reasoning_content",)
 
@@ -70,7 +71,7 @@ def join(configs: Mapping[str, Config], keys: KeyFile, sinks: Sinks) -> Joined:
         created=created,
         metrics=FleetMetrics(fleet, events, (sinks.metrics, watch)),
         events=events,
-        status=lambda model: status_of(fleet, model, created, events),
+        status=lambda model: status_of(fleet, model, since, events),
         api_keys=frozenset(keys.names),
         key_names=keys.names,
         cors_origins=config.cors_origins,

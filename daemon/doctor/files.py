@@ -57,9 +57,7 @@ def leftovers(patient: Patient) -> Iterator[Finding]:
         )
     dead = [path for path in state_folder().glob("serve-*.json") if _port(path) and read_state(_port(path)) is None]
     if dead:
-        yield advice(
-            "state", f"{dead[0]} is of a daemon that was killed", f"rm {' '.join(map(str, dead))}, or serve there again"
-        )
+        yield advice("state", f"{dead[0]} is of a daemon that was killed", "the next serve removes it")
 
 
 def _port(path: Path) -> int:

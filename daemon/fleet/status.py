@@ -13,28 +13,28 @@ from .fleet import Fleet
 from .host import Hosted
 
 
-def status_of(fleet: Fleet[Hosted[Any]], model: str | None, created: int, events: EventLog) -> dict[str, Any]:
-    """model: which is shown in full; None is the default, or the first one that is loaded. created: seconds since the
-    epoch. Sizes in bytes, times in seconds; `models` has a row of `Fleet.show` for each."""
+def status_of(fleet: Fleet[Hosted[Any]], model: str | None, since: float, events: EventLog) -> dict[str, Any]:
+    """model: which is shown in full; None is the default, or the first one that is loaded. since: when the daemon
+    began, by the monotonic clock. Sizes in bytes, times in seconds; `models` has a row of `Fleet.show` for each."""
     loaded = dict(fleet.loaded())
     name = model or (fleet.default if fleet.default in loaded else next(iter(loaded), fleet.default))
-    shown = loaded[name].assembly.status() if name in loaded else _unloaded(name, created, events)
+    shown = loaded[name].assembly.status() if name in loaded else _unloaded(name, since, events)
     shown["model"] = {**shown["model"], "id": name}
     rows = fleet.show()
     for row in rows:
         hosted = loaded.get(row["id"])
         row["tokens_per_second"] = hosted.assembly.throughput.rate if hosted else 0.0
-    return {**shown, "uptime_s": time.time() - created, "models": rows}
+    return {**shown, "uptime_s": time.monotonic() - since, "models": rows}
 
 
-def _unloaded(name: str, created: int, events: EventLog) -> dict[str, Any]:
+def _unloaded(name: str, since: float, events: EventLog) -> dict[str, Any]:
     """The same of a model that is not loaded."""
     return {
         "state": "ready",
         "reason": "the model is not loaded; the next request for it loads it",
         "version": __version__,
         "pid": os.getpid(),
-        "uptime_s": time.time() - created,
+        "uptime_s": time.monotonic() - since,
         "load_s": 0.0,
         "model": {"id": name, "path": "", "architecture": "", "context": 0, "formats": {}},
         "threads": 0,

@@ -17,13 +17,14 @@ from isotherm.daemon import state
 from isotherm.daemon.cli.background import _check_child, open_log
 from isotherm.daemon.cli.output import ExitCode, fail
 from isotherm.daemon.cli.serve import _kept_for_good
+from isotherm.daemon.process_start import process_start
 from isotherm.daemon.state import DaemonState, live_daemons, read_state, remove_state, write_state
 from support.api_service import make_service, serving
 from support.cli import daemon_state, run
 
 pytestmark = pytest.mark.usefixtures("own_folders")
 
-DAEMON = {"pid": os.getpid(), "started": 1.0, "port": 8440, "url": "u", "model": "m", "log": None}
+DAEMON = {"pid": os.getpid(), "started": process_start(), "port": 8440, "url": "u", "model": "m", "log": None}
 COMMANDS = ("serve", "chat", "status", "stop", "demo", "bench", "calibrate", "plan", "profile", "simulate")
 
 
@@ -199,8 +200,7 @@ def test_commands_ask_which_of_several_daemons() -> None:
 
 def sleeper() -> tuple[subprocess.Popen[bytes], DaemonState]:
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    started = state.psutil.Process(process.pid).create_time()
-    return process, daemon_state(pid=process.pid, started=started)
+    return process, daemon_state(pid=process.pid, started=process_start(process.pid))
 
 
 def test_stop_ends_the_process_of_the_state_file() -> None:
@@ -211,7 +211,7 @@ def test_stop_ends_the_process_of_the_state_file() -> None:
     assert process.wait() == -15
 
 
-@pytest.mark.parametrize("change", [{"pid": 2**22 + 1}, {"started": 1.0}])
+@pytest.mark.parametrize("change", [{"pid": 2**22 + 1}, {"started": "another boot:1"}])
 def test_stop_leaves_a_process_that_is_not_the_daemon(change: dict[str, Any]) -> None:
     write_state(daemon_state(**change))
     assert read_state(8440) is None
@@ -229,7 +229,7 @@ def test_stop_leaves_a_process_that_is_not_the_daemon(change: dict[str, Any]) ->
         b"",
         *(
             json.dumps(DAEMON | change).encode()
-            for change in ({"pid": "1"}, {"pid": -1}, {"pid": 2**70}, {"started": None}, {"port": "x"}, {"url": 5})
+            for change in ({"pid": "1"}, {"pid": -1}, {"pid": 2**70}, {"started": 1.0}, {"port": "x"}, {"url": 5})
         ),
     ],
     ids=range(10),  # contents name this process, whose number differs between workers

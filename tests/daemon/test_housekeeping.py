@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from isotherm.daemon import housekeeping
 from isotherm.daemon.housekeeping import DAY, KERNELS, stale, tidy
-from isotherm.daemon.paths import cache_folder, packed_folder
+from isotherm.daemon.paths import cache_folder, packed_folder, state_folder
+from isotherm.daemon.state import write_state
 from isotherm.placement.files import locked
+from support.cli import daemon_state
 
 pytestmark = pytest.mark.usefixtures("own_folders")
 
@@ -126,4 +128,16 @@ def test_a_folder_that_cannot_be_read_is_told_and_no_error(
 
     monkeypatch.setattr(housekeeping, "remove_parts", refuse)
     tidy()
-    assert "the cache folder is not tidied" in caplog.text
+    assert "the cache and state folders are not tidied" in caplog.text
+
+
+def test_what_killed_daemons_left_goes_and_what_lives_stays() -> None:
+    write_state(daemon_state(port=8441))
+    write_state(daemon_state(port=8442, pid=2**22 + 1))
+    foreign = state_folder() / "serve-8443.json"
+    foreign.write_text('{"of": "a later version"}')
+    part, own_part = (state_folder() / f"serve-8444.json.{pid}" for pid in (2**22 + 1, os.getpid()))
+    part.touch()
+    own_part.touch()
+    tidy()
+    assert set(state_folder().iterdir()) == {state_folder() / "serve-8441.json", foreign, own_part}

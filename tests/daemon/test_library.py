@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -237,7 +238,8 @@ def test_a_pull_that_is_killed_at_any_moment_is_gone_on_with(
 ) -> None:
     command = [sys.executable, "-m", "isotherm.daemon.cli", "pull", f"{REPO}:Q4_0"]
     environ = os.environ | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "0"}
-    for moment in (0.8, 1.1, 1.3):
+    draw, kills = random.Random("kills of a pull"), int(os.environ.get("ISOTHERM_KILLS", "3"))
+    for moment in (draw.uniform(0.5, 2.0) for _ in range(kills)):
         process = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(moment)
         process.kill()

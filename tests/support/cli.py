@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from isotherm.daemon.cli.app import app
-from isotherm.daemon.state import DaemonState, own_start
+from isotherm.daemon.process_start import process_start
+from isotherm.daemon.state import DaemonState
 from support.scripted_engine import ByteTokenizer, ScriptedEngine, Step
 from typer.testing import CliRunner, Result
 
@@ -15,7 +16,7 @@ def run(*arguments: object, stdin: str = "") -> Result:
 
 
 def daemon_state(**changes: Any) -> DaemonState:
-    values = {"pid": os.getpid(), "started": own_start(), "port": 8440, "url": "http://127.0.0.1:8440"}
+    values = {"pid": os.getpid(), "started": process_start(), "port": 8440, "url": "http://127.0.0.1:8440"}
     return DaemonState(**values | {"model": "m", "log": None} | changes)
 
 

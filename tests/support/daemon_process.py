@@ -69,6 +69,15 @@ def running(
     cache: the folder of its cache, but for kernels; without one it keeps no packed weights. program: what runs in place
     of the command, as Python's text.
     """
+    with launched(folder, model, *arguments, cache=cache, program=program) as (process, output):
+        yield Daemon(process, wait_for_url(process, output), output)
+
+
+@contextlib.contextmanager
+def launched(
+    folder: Path, model: Path, *arguments: object, cache: Path | None = None, program: str | None = None
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """The same, not waited for: the process and its output."""
     output = folder / "output"
     started = (sys.executable, "-c", program) if program else HOARDER if cache else COMMAND
     line = [*started, "serve", str(model), "--port", "0", "--threads", "2", *map(str, arguments)]
@@ -82,14 +91,15 @@ def running(
             line, env=variables, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
         )  # away from the terminal of whoever runs the tests, which would say what SIGHUP means
     try:
-        yield Daemon(process, _wait_for_url(process, output), output)
+        yield process, output
     finally:
         if process.poll() is None:
             process.kill()
         process.wait()
 
 
-def _wait_for_url(process: subprocess.Popen[bytes], output: Path) -> str:
+def wait_for_url(process: subprocess.Popen[bytes], output: Path) -> str:
+    """Of a daemon, as soon as it is ready."""
     end = time.monotonic() + PATIENCE_S
     while not (found := re.search(r"serving \S+ at (http://\S+)/v1", output.read_text(errors="replace"))):
         assert process.poll() is None, f"the daemon ended with {process.returncode}: {output.read_text()}"
