@@ -54,15 +54,6 @@ class State:
         self._ended = False
         write_state(self._value)
 
-    @property
-    def in_background(self) -> bool:
-        return self._value.log is not None
-
-    @property
-    def supervised(self) -> bool:
-        """Whether a service manager waits for word."""
-        return self._notifier.supervised
-
     def ready(self) -> None:
         """The daemon answers."""
         self._value = replace(self._value, phase="ready", stage="", done=0, total=0)

@@ -79,7 +79,7 @@ def _at_port(models: Mapping[str, Config], port: int) -> dict[str, Config]:
 
 
 def has_terminal() -> bool:
-    """Whether the process ends with a terminal."""
+    """Whether SIGHUP tells that a terminal has closed, instead of asking for a reload."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:

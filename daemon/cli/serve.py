@@ -156,7 +156,7 @@ def _bind(config: Config) -> socket.socket:
 def _run(told: Told, settings: Settings, keys: KeyFile, listener: socket.socket, state: State) -> None:
     _stop_at_once_on_signals()
     hangup = Hangup()
-    if _reloads(settings, state):
+    if not has_terminal():
         signal.signal(signal.SIGHUP, hangup)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # texts come one by one: a pool of threads would idle
     sinks = _open_sinks(settings.config)
@@ -175,11 +175,6 @@ def _run(told: Told, settings: Settings, keys: KeyFile, listener: socket.socket,
         sinks.close()
     if reason is not None:
         raise typer.Exit(reason)
-
-
-def _reloads(settings: Settings, state: State) -> bool:
-    """Whether SIGHUP asks for a reload, instead of telling that the terminal has closed."""
-    return (state.supervised or state.in_background or settings.file is not None) and not has_terminal()
 
 
 def _open_sinks(config: Config) -> "Sinks":
@@ -240,7 +235,7 @@ def _load(
     live = Live(server=server, sinks=sinks, fleet=fleet, loader=loader, daemon=daemon, local=is_local(listener))
     live.tell(keys)
     state.watch(daemon.fault, fleet, settings.config.step_limit_s)
-    if not _reloads(settings, state):
+    if has_terminal():
         _on_hangup(daemon.handle_exit)
     hosted.start()
     return daemon

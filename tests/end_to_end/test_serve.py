@@ -134,11 +134,6 @@ def test_a_server_that_is_open_to_the_network_tells_so(tmp_path: Path, model: Pa
         assert "anyone who reaches this machine" in daemon.output.read_text()
 
 
-def test_a_closed_terminal_ends_the_daemon_in_order(tmp_path: Path, model: Path) -> None:
-    with running(tmp_path, model) as daemon:
-        assert daemon.stop(signal.SIGHUP) == 0
-
-
 def test_a_hangup_reloads_a_daemon_with_a_file_while_a_request_is_open(tmp_path: Path, model: Path) -> None:
     file, keys = tmp_path / "config.toml", tmp_path / "keys.txt"
     file.write_text(f"[server]\napi_key_file = {str(keys)!r}")
@@ -178,7 +173,7 @@ def test_nohup_keeps_the_daemon(tmp_path: Path, model: Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with running(tmp_path, model) as daemon:
-            daemon.process.send_signal(signal.SIGHUP)
+            daemon.process.send_signal(signal.SIGHUP)  # there is no terminal: it reloads
             assert httpx.get(f"{daemon.url}/health", trust_env=False).status_code == 200
             assert daemon.stop() == 0
     finally:

@@ -75,11 +75,16 @@ def running(
 
 @contextlib.contextmanager
 def launched(
-    folder: Path, model: Path, *arguments: object, cache: Path | None = None, program: str | None = None
+    folder: Path,
+    model: Path,
+    *arguments: object,
+    cache: Path | None = None,
+    program: str | None = None,
+    prefix: tuple[str, ...] = (),
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """The same, not waited for: the process and its output."""
+    """The same, not waited for: the process and its output. prefix: of the command line, which has it executed."""
     output = folder / "output"
-    started = (sys.executable, "-c", program) if program else HOARDER if cache else COMMAND
+    started = (*prefix, *((sys.executable, "-c", program) if program else HOARDER if cache else COMMAND))
     line = [*started, "serve", str(model), "--port", "0", "--threads", "2", *map(str, arguments)]
     variables = environment(folder)
     if cache is None:
