@@ -12,8 +12,8 @@ from .process_start import process_start
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonState:
-    """One daemon. started: its process's, see `process_start`. log: None in the foreground.
-    stage, done and total are the progress while loading.
+    """One daemon. started: its process's, see `process_start`. log: None in the foreground. drain_s: what open
+    requests get when it ends. stage, done and total are the progress while loading.
     """
 
     pid: int
@@ -22,6 +22,7 @@ class DaemonState:
     url: str
     model: str
     log: str | None
+    drain_s: float
     phase: Literal["loading", "ready"] = "loading"
     stage: str = ""
     done: int = 0
@@ -96,6 +97,6 @@ def _parse(text: bytes) -> DaemonState:
     texts = (state.started, state.url, state.model, state.stage)
     if not all(type(value) is int and 0 <= value < 1 << 62 for value in numbers) or state.pid == 0:
         raise ValueError(f"pid, port or progress is no number: {state}")
-    if not all(isinstance(text, str) for text in texts):
+    if not all(isinstance(text, str) for text in texts) or type(state.drain_s) not in (int, float):
         raise ValueError(f"a field has the wrong type: {state}")
     return state

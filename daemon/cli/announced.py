@@ -18,7 +18,7 @@ from ..state import DaemonState, remove_state, write_state
 from ..watchdog import Watch, Watchdog
 from .background import hints
 from .output import ExitCode, err, fail
-from .progress import progress_bars, stage_lines
+from .progress import both, progress_bars, stage_lines
 
 if TYPE_CHECKING:
     from ..fleet.fleet import Fleet
@@ -37,7 +37,6 @@ class State:
 
     def __init__(self, config: Config, log: Path | None, notifier: Notifier) -> None:
         self._notifier = notifier
-        self._drain_s = config.drain_s
         self._watchdog: Watchdog | None = None
         self._value = DaemonState(
             pid=os.getpid(),
@@ -46,6 +45,7 @@ class State:
             url=_url(config),
             model=config.model_id,
             log=None if log is None else str(log),
+            drain_s=config.drain_s,
         )
         self._written = 0.0
         self._fault = ""
@@ -83,6 +83,11 @@ class State:
         """Reload, and tell the service manager of it."""
         self._notifier.reload(lambda: f"{work()}; {self._words()}")
 
+    def drain_for(self, seconds: float) -> None:
+        """From now on open requests get so long when the daemon ends."""
+        self._value = replace(self._value, drain_s=seconds)
+        self._write()
+
     def _words(self) -> str:
         """What a service manager shows of a daemon that serves."""
         return f"serving {self._value.model} at {self._value.url}/v1"
@@ -97,7 +102,7 @@ class State:
         """The daemon ends."""
         if self._watchdog is not None:
             self._watchdog.end()
-        self._notifier.stopping("open requests may finish", self._drain_s + _TIDY_S)
+        self._notifier.stopping("open requests may finish", self._value.drain_s + _TIDY_S)
 
     def forget(self) -> None:
         """Remove the state file, for good. One that a read-only folder keeps is known to be stale."""
@@ -113,7 +118,7 @@ class State:
         """The progress of the load: for the service manager, and the waiting parent, else the terminal or the log."""
         if self._value.log is None:
             with progress_bars() as report:
-                yield _both(report, self._notifier.loading)
+                yield both(report, self._notifier.loading)
             return
         log_stage = stage_lines()
 
@@ -124,7 +129,7 @@ class State:
             if is_new or time.monotonic() - self._written > _WRITE_EVERY_S:
                 self._write()
 
-        yield _both(report_all, self._notifier.loading)
+        yield both(report_all, self._notifier.loading)
 
     def _write(self) -> None:
         """Where the file cannot be written, that is told once and tried again: the daemon serves without it."""
@@ -143,14 +148,6 @@ class State:
                     self._again = threading.Timer(_AGAIN_S, self._write)
                     self._again.daemon = True
                     self._again.start()
-
-
-def _both(one: Progress, other: Progress) -> Progress:
-    def report(stage: str, done: int, total: int) -> None:
-        one(stage, done, total)
-        other(stage, done, total)
-
-    return report
 
 
 @contextmanager

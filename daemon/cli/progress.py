@@ -43,3 +43,13 @@ def stage_lines() -> Progress:
             logger.info("%s", stage)
 
     return report
+
+
+def both(one: Progress, other: Progress) -> Progress:
+    """A `report` to two."""
+
+    def report(stage: str, done: int, total: int) -> None:
+        one(stage, done, total)
+        other(stage, done, total)
+
+    return report

@@ -72,6 +72,8 @@ def check(client: httpx.Client, response: httpx.Response) -> None:
     """Exit with the daemon's own words if it did not answer 200."""
     if response.status_code == 200:
         return
+    if response.status_code == 503:
+        _fail_while_loading(_address(client))
     error = error_fields(response)
     if error is None:
         no_isotherm(client)
@@ -100,14 +102,18 @@ def no_isotherm(client: httpx.Client) -> NoReturn:
 def no_daemon(client: httpx.Client, error: httpx.HTTPError) -> NoReturn:
     """Exit because nothing answers, or nothing yet."""
     url = _address(client)
-    for daemon in live_daemons():
-        if daemon.url == url and daemon.phase == "loading":
-            share = f" ({daemon.stage} {daemon.done / daemon.total:.0%})" if daemon.total else ""
-            fail(f"the daemon at {url} is still loading {daemon.model}{share}", ExitCode.NO_DAEMON)
+    _fail_while_loading(url)
     fail(
         f"no daemon answers at {url} ({error or type(error).__name__}); start one by: {program()} serve --background",
         ExitCode.NO_DAEMON,
     )
+
+
+def _fail_while_loading(url: str) -> None:
+    for daemon in live_daemons():
+        if daemon.url == url and daemon.phase == "loading":
+            share = f" ({daemon.stage} {daemon.done / daemon.total:.0%})" if daemon.total else ""
+            fail(f"the daemon at {url} is still loading {daemon.model}{share}", ExitCode.NO_DAEMON)
 
 
 def _address(client: httpx.Client) -> str:

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from ...experts.progress import Progress
 from ..api_keys import KeyFile
 from ..config import Config, LogLevel
 from ..errors import EngineError
@@ -30,6 +31,7 @@ from .background import detach, wait_until_ready
 from .model_options import AcceleratorNames, KvKind
 from .output import ExitCode, err, fail, refusals
 from .program import program
+from .progress import both
 from .reload import Hangup, Reload, has_terminal, keys_of
 from .serve_options import (
     AccessLog,
@@ -160,11 +162,13 @@ def _run(told: Told, settings: Settings, keys: KeyFile, listener: socket.socket,
         signal.signal(signal.SIGHUP, hangup)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # texts come one by one: a pool of threads would idle
     sinks = _open_sinks(settings.config)
-    with _kept_for_good():
-        server = _load(told, settings, keys, sinks, listener, state, hangup)
+    from ...api.loading import answer_while_loading
     from ..housekeeping import tidy
+    from .loading import answering
 
     try:
+        with _kept_for_good(), answering(listener, settings.config.model_id, answer_while_loading) as tell:
+            server = _load(told, settings, keys, sinks, listener, state, hangup, tell)
         threading.Thread(target=tidy, name="isotherm-tidy", daemon=True).start()
         reason = server.serve_on(listener)
     except BindError as error:
@@ -209,8 +213,9 @@ def _load(
     listener: socket.socket,
     state: State,
     hangup: Hangup,
+    tell: Progress,
 ) -> "DaemonServer":
-    """The server over the models, of which the default is loaded and at work."""
+    """The server over the models, of which the default is loaded and at work. tell: how far it is."""
     from ...api.app import create_app
     from .join import join
     from .live import Live
@@ -219,13 +224,18 @@ def _load(
     server, fleet, loader, watch = join(settings.models, keys, sinks)
     try:
         with refusals(), settings.own_words(), state.progress() as report:
-            hosted = loader.assembled(fleet.default, report)
+            hosted = loader.assembled(fleet.default, both(report, tell))
     except OSError as error:  # compiled kernels and the state are written while loading
         remedy = "free some space, or set XDG_CACHE_HOME and XDG_STATE_HOME to folders that can be written"
         fail(f"loading failed: {error}; {remedy}", ExitCode.FAILURE)
     fleet.adopt(fleet.default, hosted)
     logger.info("loaded %s in %.1f s", fleet.default, hosted.assembly.load_s)
-    reload = Reload(told, settings, lambda models, keys: live.take(models, keys), server.events)
+
+    def apply(models: Mapping[str, Config], keys: KeyFile) -> None:
+        live.take(models, keys)
+        state.drain_for(models[fleet.default].drain_s)
+
+    reload = Reload(told, settings, apply, server.events)
 
     def ready() -> None:
         state.ready()

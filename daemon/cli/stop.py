@@ -4,22 +4,21 @@ import os
 import signal
 import time
 
-from ..config import Config
 from ..state import DaemonState, live_daemons
 from .daemon_options import Port, Url
 from .output import ExitCode, fail, out
 
-_PATIENCE_S = Config().drain_s + 15.0
+_TIDY_S = 15.0  # beyond the drain: a step under way, and what is kept of the traffic
 
 
 def stop(url: Url = None, port: Port = None) -> None:
-    """Stop the daemon: no new requests, open ones may finish within half a minute.
+    """Stop the daemon: no new requests, open ones may finish, by default within half a minute.
 
     Example: isotherm stop --port 8440
     """
     daemon = _choose(url, port)
     os.kill(daemon.pid, signal.SIGTERM)
-    end = time.monotonic() + _PATIENCE_S
+    end = time.monotonic() + daemon.drain_s + _TIDY_S
     with out.status(f"waiting for process {daemon.pid}"):
         while daemon.alive:
             if time.monotonic() > end:

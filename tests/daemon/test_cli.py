@@ -7,7 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from support.cli import daemon_state, run
 
 pytestmark = pytest.mark.usefixtures("own_folders")
 
-DAEMON = {"pid": os.getpid(), "started": process_start(), "port": 8440, "url": "u", "model": "m", "log": None}
+DAEMON = asdict(daemon_state())
 COMMANDS = ("serve", "chat", "status", "stop", "demo", "bench", "calibrate", "plan", "profile", "simulate")
 
 
@@ -211,6 +213,33 @@ def test_stop_ends_the_process_of_the_state_file() -> None:
     assert process.wait() == -15
 
 
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: None)
+print(flush=True)
+time.sleep(60)  # a signal that has a handler does not cut it short
+"""
+
+
+@pytest.mark.parametrize(("drain_s", "patient"), [(0.0, False), (60.0, True)])
+def test_stop_waits_as_long_as_open_requests_have(
+    monkeypatch: pytest.MonkeyPatch, drain_s: float, patient: bool
+) -> None:
+    monkeypatch.setattr("isotherm.daemon.cli.stop._TIDY_S", 0.5)
+    with subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        write_state(daemon_state(pid=process.pid, started=process_start(process.pid), drain_s=drain_s))
+        end = threading.Timer(2.0, process.kill)
+        if patient:
+            end.start()
+        result = run("stop")
+        end.cancel()
+        process.kill()
+    assert (result.exit_code == 0) is patient
+    assert patient or f"kill -9 {process.pid}" in result.stderr
+
+
 @pytest.mark.parametrize("change", [{"pid": 2**22 + 1}, {"started": "another boot:1"}])
 def test_stop_leaves_a_process_that_is_not_the_daemon(change: dict[str, Any]) -> None:
     write_state(daemon_state(**change))
@@ -229,10 +258,18 @@ def test_stop_leaves_a_process_that_is_not_the_daemon(change: dict[str, Any]) ->
         b"",
         *(
             json.dumps(DAEMON | change).encode()
-            for change in ({"pid": "1"}, {"pid": -1}, {"pid": 2**70}, {"started": 1.0}, {"port": "x"}, {"url": 5})
+            for change in (
+                {"pid": "1"},
+                {"pid": -1},
+                {"pid": 2**70},
+                {"started": 1.0},
+                {"drain_s": "x"},
+                {"port": "x"},
+                {"url": 5},
+            )
         ),
     ],
-    ids=range(10),  # contents name this process, whose number differs between workers
+    ids=range(11),  # contents name this process, whose number differs between workers
 )
 def test_what_is_no_state_file_is_no_daemon(tmp_path: Path, content: bytes) -> None:
     write_state(daemon_state())

@@ -3,6 +3,7 @@
 import json
 import shlex
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -11,9 +12,10 @@ from typing import Any
 
 import httpx
 import pytest
+from isotherm.daemon.state import live_daemons
 from support import tiny
 from support.api_service import wait_until
-from support.daemon_process import COMMAND, PATIENCE_S, Daemon, command, environment, running
+from support.daemon_process import COMMAND, PATIENCE_S, Daemon, command, environment, launched, running, wait_for_url
 
 QUESTION = {"messages": [{"role": "user", "content": "the cat"}], "temperature": 0, "ignore_eos": True}
 
@@ -215,3 +217,25 @@ def test_bench_prints_one_json_object(tmp_path: Path, model: Path) -> None:
     assert all(result[name] > 0 for name in rates)
     assert result["streams"].keys() == {"1", "3"}
     assert all(set(row) == {"decode_tok_s", "prefill_tok_s"} for row in result["streams"].values())
+
+
+def test_a_daemon_that_loads_says_so_and_no_request_is_refused_a_connection(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with launched(tmp_path, model) as (process, output), httpx.Client(trust_env=False, timeout=60) as client:
+        wait_until(lambda: live_daemons(), PATIENCE_S)
+        url, port = live_daemons()[0].url, live_daemons()[0].port
+        wait_until(lambda: listens(port), PATIENCE_S)
+        answers = [client.get(f"{url}/health")]
+        while answers[-1].status_code != 200:
+            answers.append(client.get(f"{url}/health"))
+        told = [answer.json()["reason"] for answer in answers[:-1]]
+        assert any(reason.startswith("tiny-moe is still loading (") for reason in told)
+        assert {answer.status_code for answer in answers} == {503, 200}
+        assert Daemon(process, wait_for_url(process, output), output).stop() == 0
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0

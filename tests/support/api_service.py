@@ -171,9 +171,9 @@ def serving(service: Service, port: int = 0, **config: Any) -> contextlib.Abstra
 
 
 @contextlib.contextmanager
-def serve_app(app: FastAPI, port: int = 0, **config: Any) -> Iterator[int]:
-    """Serve by uvicorn in a thread; yields the port, a free one unless one is named."""
-    listener = socket.create_server(("127.0.0.1", port))
+def serve_app(app: FastAPI, port: int = 0, listener: socket.socket | None = None, **config: Any) -> Iterator[int]:
+    """Serve by uvicorn in a thread; yields the port, a free one unless one is named, or a listener given."""
+    listener = listener or socket.create_server(("127.0.0.1", port))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)  # so that an unread stream soon fills it
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1, **config)

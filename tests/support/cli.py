@@ -17,7 +17,7 @@ def run(*arguments: object, stdin: str = "") -> Result:
 
 def daemon_state(**changes: Any) -> DaemonState:
     values = {"pid": os.getpid(), "started": process_start(), "port": 8440, "url": "http://127.0.0.1:8440"}
-    return DaemonState(**values | {"model": "m", "log": None} | changes)
+    return DaemonState(**values | {"model": "m", "log": None, "drain_s": 30.0} | changes)
 
 
 def scripted(*answers: Sequence[Step]) -> ScriptedEngine:
