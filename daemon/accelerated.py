@@ -66,10 +66,10 @@ class Accelerated:
             kv_blocks=[self.kv_blocks] * len(self.devices),
         )
 
-    def keeper(self, runner: DecoderRunner, events: EventLog) -> AcceleratorKeeper:
-        """Of a runner that was made with `acceleration`."""
+    def keeper(self, runner: DecoderRunner, events: EventLog, least_free: int) -> AcceleratorKeeper:
+        """Of a runner that was made with `acceleration`. least_free: see `AcceleratorKeeper`."""
         assert isinstance(runner.executor, HybridExecutor)
-        return AcceleratorKeeper(runner, runner.executor, self.plan, events)
+        return AcceleratorKeeper(runner, runner.executor, self.plan, events, least_free)
 
 
 def accelerate(config: Config, path: Path, plan: Plan | None, events: EventLog, progress: Progress) -> Accelerated:

@@ -1,5 +1,6 @@
 """AcceleratorKeeper: gives memory of accelerators back and takes it again, and knows how they are used."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -24,18 +25,25 @@ from .expert_use import ExpertUse
 from .pace import Pace
 from .step import StepPlan
 from .vram import SetVram, ShowPlacement
+from .vram_watch import LOOK_S, VramWatch
 
 GROW_S = 0.005  # for which bringing experts back may hold a step up; one that takes longer is brought alone
 
 
 class AcceleratorKeeper:
-    """Of an executor, in its runner's thread (see `attendants.Attendant`). plan: by which it was loaded."""
+    """Of an executor, in its runner's thread (see `attendants.Attendant`). plan: by which it was loaded.
+    least_free: bytes that are to stay free for other programs."""
 
-    def __init__(self, runner: Choosing, executor: HybridExecutor, plan: Plan, events: EventLog) -> None:
+    def __init__(
+        self, runner: Choosing, executor: HybridExecutor, plan: Plan, events: EventLog, least_free: int
+    ) -> None:
         self._runner, self._executor, self._plan, self._events = runner, executor, plan, events
         self._residency, self._room = executor.residency, executor.room
         self._accelerators = executor.residency.accelerators
         self._first_limits = [accelerator.limit_bytes for accelerator in self._accelerators]
+        self._asked = list(self._first_limits)  # by operators
+        self._watch = VramWatch(self._accelerators, least_free)
+        self._crowded: set[int] = set()  # accelerators of which other programs take more than can be given to them
         self._layers = [layer for layer, where in enumerate(self._residency.where) if len(where)]
         experts = len(self._residency.where[self._layers[0]]) if self._layers else 0
         self._use = ExpertUse(len(self._layers), experts, len(self._accelerators))
@@ -58,10 +66,11 @@ class AcceleratorKeeper:
     def between_steps(self, plan: StepPlan | None) -> float | None:
         if plan is not None:
             self._look_at(plan)
+        self._make_room()
         if self._room.is_growing:
             self._grow(wait=plan is None)
         self._stats = self._snapshot()
-        return 0.0 if plan is None and self._room.is_growing else None
+        return 0.0 if plan is None and self._room.is_growing else LOOK_S
 
     def _look_at(self, plan: StepPlan) -> None:
         seconds = self._accelerators[0].now() - self._executor.started
@@ -103,8 +112,30 @@ class AcceleratorKeeper:
         for change in (self._room.check_limit, self._give):  # all or nothing
             for number, limit in wanted.items():
                 self._told(change, number, limit)
+        for number, limit in wanted.items():
+            self._asked[number] = limit
         self._stats = self._snapshot()
         return {"devices": [device_json(device) for device in self._stats.devices]}
+
+    def _make_room(self) -> None:
+        """For other programs, and take it again when they have gone."""
+        for number, limit in self._watch.look(self._asked) if not self._executor.lost else ():
+            fixed, name = self._room.fixed_bytes(number), device_name(number)
+            if limit >= fixed:
+                self._crowded.discard(number)
+            elif number not in self._crowded:
+                self._crowded.add(number)
+                detail = (
+                    f"{name}: other programs leave {size_text(max(limit, 0))}, and {size_text(fixed)} cannot be moved"
+                )
+                self._events.record("vram_short", f"{name}: {detail}; end them, or make a plan for less memory")
+            before = self._accelerators[number].limit_bytes
+            try:
+                self._give(number, max(limit, fixed))
+            except (DeviceFullError, DeviceError) as error:
+                self._events.record("vram_not_changed", f"{name}: {error}")
+            if limit > before:
+                self._events.record("vram_taken_again", f"{name} may use {size_text(limit)}", logging.INFO)
 
     def _give(self, number: int, limit: int) -> None:
         before = self._accelerators[number].used_bytes
@@ -153,6 +184,12 @@ class AcceleratorKeeper:
             "kv_brought_back": kv.brought_back,
         }
 
+    def _free(self, number: int) -> int:
+        try:
+            return self._accelerators[number].free_bytes
+        except DeviceError:
+            return 0
+
     def _snapshot(self) -> AcceleratorStats:
         residency, hits = self._residency, self._use.hits
         counts = np.bincount(self._where() + 1, minlength=len(self._accelerators) + 1)
@@ -164,6 +201,7 @@ class AcceleratorKeeper:
                     limit_bytes=accelerator.limit_bytes,
                     used_bytes=accelerator.used_bytes,
                     expert_bytes=residency.nbytes(number),
+                    free_bytes=self._free(number),
                     experts=int(counts[number + 1]),
                     hits=int(hits[number + 1]),
                     growing=self._room.grows(number),

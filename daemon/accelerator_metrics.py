@@ -56,7 +56,7 @@ class AcceleratorMetrics(Collector):
                 nbytes.add_metric((device.device, way), count * device.kv_block_bytes)
             experts.add_metric((device.device,), device.experts)
             hits.add_metric((device.device,), device.hits)
-            for kind in ("limit", "used", "expert"):
+            for kind in ("limit", "used", "expert", "free"):
                 memory.add_metric((device.device, kind), getattr(device, f"{kind}_bytes"))
         yield experts
         yield hits

@@ -5,17 +5,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceStats:
-    """device: as plans name it; name: as it was opened by. Sizes in bytes: what may be used, what is, and what of that
-    the slots of experts take. experts: how many are there; hits: choices of decoded tokens that found theirs there.
-    growing: more are being brought. lost: it has failed, and is done without until the daemon is started again.
-    kv_blocks: of the KV cache, for how many it has room; of those, since the start, kv_offloaded went to RAM for
-    others' sake and kv_brought_back came from there, each of kv_block_bytes."""
+    """device: as plans name it; name: as it was opened by. Sizes in bytes: what may be used, what is, what of that the
+    slots of experts take, and what nobody uses, other programs counted. experts: how many are there; hits: choices of
+    decoded tokens that found theirs there. growing: more are being brought. lost: it has failed, and is done without
+    until the daemon is started again. kv_blocks: of the KV cache, for how many it has room; of those, since the start,
+    kv_offloaded went to RAM for others' sake and kv_brought_back came from there, each of kv_block_bytes."""
 
     device: str
     name: str
     limit_bytes: int
     used_bytes: int
     expert_bytes: int
+    free_bytes: int
     experts: int
     hits: int
     growing: bool

@@ -241,7 +241,7 @@ def assemble(config: Config, progress: Progress, events: EventLog | None = None)
         progress=progress,
     )
     recorder = RoutingRecorder(model, runner) if model.spec.routing else None
-    accelerators = accelerated.keeper(runner, events) if accelerated else None
+    accelerators = accelerated.keeper(runner, events, int(config.vram_free_gib * GIB)) if accelerated else None
     movers = [accelerators, *accelerated.rebalanced.attendants(runner)] if accelerated and accelerators else []
     engine = _engine(runner, config, events, recorder, [Pulse(runner), *movers])
     _add_metrics(engine, config, None if accelerators else PaceMetrics(engine.stats, plan))

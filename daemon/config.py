@@ -22,6 +22,7 @@ _RANGES = {  # of settings without a flag
     "step_limit_s": (1, 1 << 20),
     "memory_stall": (0, 100),
     "memory_free_gib": (0, 1 << 20),
+    "vram_free_gib": (0, 1 << 20),
     "max_queued_tokens": (1, 1 << 40),
     "drain_s": (0, _LONGEST_S),
     "max_body_mib": (0.001, 1 << 20),
@@ -59,6 +60,7 @@ class Config:
     max_step_tokens bounds a step of the model, step_target_s is how long one with running streams should take, one that
     takes longer than step_limit_s hangs, and its engine is restarted; memory is short where something waits for it for
     more than memory_stall per cent of the time, or less than memory_free_gib is free;
+    where other programs leave less than vram_free_gib of an accelerator free, experts leave it;
     max_queued_tokens bounds the prompts that wait, drain_s is what open requests get when the daemon is told to stop.
     From max_body_mib on: what one client may take, see `api.service.Limits`.
     """
@@ -92,6 +94,7 @@ class Config:
     step_limit_s: float = 300.0
     memory_stall: float = 20.0
     memory_free_gib: float = 0.25
+    vram_free_gib: float = 0.125
     max_queued_tokens: int = 1 << 20
     drain_s: float = 30.0
     max_body_mib: float = 8.0

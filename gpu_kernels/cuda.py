@@ -75,6 +75,14 @@ class Cuda:
     def used_bytes(self) -> int:
         return self._budget.used
 
+    @property
+    def free_bytes(self) -> int:
+        """What torch keeps for later is free for us."""
+        self.check()
+        free, _ = self.guard(lambda: self._torch.cuda.mem_get_info(self._number))
+        kept = self._torch.cuda.memory_reserved(self._number) - self._torch.cuda.memory_allocated(self._number)
+        return int(free + kept)
+
     def set_limit(self, nbytes: int) -> None:
         falls = nbytes < self._budget.limit
         self._budget.set_limit(nbytes)

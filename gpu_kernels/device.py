@@ -68,6 +68,11 @@ class Accelerator(Protocol):
     @property
     def used_bytes(self) -> int: ...
 
+    @property
+    def free_bytes(self) -> int:
+        """Memory that nobody uses, other programs counted. Raises DeviceLostError if the device does not tell."""
+        ...
+
     def set_limit(self, nbytes: int) -> None:
         """Raises DeviceMemoryError below `used_bytes`, changing nothing."""
         ...

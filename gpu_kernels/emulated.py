@@ -84,6 +84,10 @@ class Emulated:
     def used_bytes(self) -> int:
         return self._budget.used
 
+    @property
+    def free_bytes(self) -> int:
+        return max(0, self.spec.vram_bytes - self._budget.used - self.faults.taken_bytes)
+
     def set_limit(self, nbytes: int) -> None:
         self._budget.set_limit(nbytes)
 

@@ -96,6 +96,7 @@ KEYS = (
     Key("engine", "step_target_s", "step_target_s", _NUMBER, "seconds that a step with running streams should take"),
     Key("engine", "step_limit_s", "step_limit_s", _NUMBER, "seconds after which a step hangs; its engine is restarted"),
     Key("pool", "memory_stall", "memory_stall", _NUMBER, "per cent of time waited for memory that is too much"),
+    Key("pool", "vram_free_gib", "vram_free_gib", _NUMBER, "memory of each card that other programs find free"),
     Key("pool", "memory_free_gib", "memory_free_gib", _NUMBER, "memory that is to stay free"),
     Key("limits", "max_body_mib", "max_body_mib", _NUMBER, "MiB of one request", live=True),
     Key("limits", "max_bodies_mib", "max_bodies_mib", _NUMBER, "MiB of all open requests together", live=True),

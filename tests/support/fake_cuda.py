@@ -121,6 +121,7 @@ class FakeTorch:
         self.copies: list[tuple[FakeStream | None, bool]] = []
         self.kept_for: list[FakeStream] = []  # streams that memory was kept for when it was released
         self.emptied = 0
+        self.kept = 0  # bytes that nothing uses, and that torch has not given back
         self.locked: list[int] = []  # addresses
         self.refusals: dict[int, int] = {}  # the error for flags of a lock
         self._tensor = _tensor_class(self)
@@ -128,6 +129,8 @@ class FakeTorch:
             is_available=lambda: cards > 0,
             device_count=lambda: cards,
             mem_get_info=lambda number: (self.free, vram),
+            memory_reserved=lambda number: self.kept,
+            memory_allocated=lambda number: 0,
             Stream=self._stream,
             Event=lambda enable_timing: FakeEvent(self, enable_timing),
             stream=self._on,
