@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.fused_dots import fused_fma
+from support.fused_dots import fused_dot, fused_fma
 from triton.runtime.interpreter import InterpreterBuilder
 
 
@@ -17,7 +17,8 @@ def one_thread():
 
 @pytest.fixture(autouse=True, scope="package")
 def fused():
-    """Whatever the version of Triton's interpreter."""
+    """Whatever the version of Triton's interpreter, and of the library by which NumPy multiplies."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(InterpreterBuilder, "create_fma", fused_fma)
+        patch.setattr(InterpreterBuilder, "create_dot", fused_dot)
         yield

@@ -6,19 +6,14 @@ import torch
 from isotherm.cpu_kernels.kv_layout import KV_KINDS
 from isotherm.cpu_kernels.layout import SEGMENT
 from isotherm.gpu_kernels.triton_kernels import triton_kernels
+from isotherm.gpu_kernels.triton_kernels.decode_attention import attend_by_segments, parts_shape
+from isotherm.gpu_kernels.triton_kernels.prefill_attention import attend_by_tiles
 from support.device_attention import attended
 from support.kv import Cache, random_q, random_table
 
-interpreter = pytest.importorskip("triton.runtime.interpreter")
-
-from isotherm.gpu_kernels.triton_kernels.decode_attention import attend_by_segments, parts_shape  # noqa: E402
-from isotherm.gpu_kernels.triton_kernels.prefill_attention import attend_by_tiles  # noqa: E402
-from support.fused_dots import fused_dot  # noqa: E402
-
 
 @pytest.fixture(autouse=True)
-def card_arithmetic(monkeypatch):
-    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", fused_dot)
+def card_arithmetic():
     with np.errstate(all="ignore"):  # as a card does
         yield
 
