@@ -87,7 +87,7 @@ async def pydantic_agent(url: str, **more: Any) -> AsyncIterator[Any]:
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
-    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as client:
         yield Agent(OpenAIChatModel(MODEL, provider=OpenAIProvider(openai_client=client)), **more)
 
 

@@ -1,60 +1,27 @@
 """The HTTP side on the real engine and scheduler, over a model that is only arithmetic."""
 
 import asyncio
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import httpx
-import numpy as np
 from isotherm.api.service import Limits
-from isotherm.daemon.budget import StepBudget
 from isotherm.daemon.engine import Engine
-from isotherm.daemon.kv_cache import BlockPool
-from isotherm.daemon.queue_books import QueueLimits
-from isotherm.daemon.scheduler import Scheduler
-from isotherm.daemon.step import StepPlan
-from numpy.typing import NDArray
 from support.api_service import COMPLETIONS, app_of, call, make_service, serving, wait_until
+from support.engine_runs import GatedRunner, assert_nothing_left, make_engine, running
 from support.fake_runner import FakeRunner
 from support.scripted_engine import VOCAB_SIZE
 from support.serving import make_submit
 
 
-class GatedRunner(FakeRunner):
-    def __init__(self, gate: threading.Event | None, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.gate = gate
-
-    def execute(self, plan: StepPlan) -> NDArray[np.float32]:
-        assert self.gate is None or self.gate.wait(20)
-        return super().execute(plan)
+def small_engine(kind: type[FakeRunner] = FakeRunner) -> Engine:
+    """Its pool holds a few of these requests at a time."""
+    return make_engine(kind(num_blocks=32, vocab_size=VOCAB_SIZE, max_context=128), max_queued=100)
 
 
-@contextmanager
-def running(latency_s: float = 0.0, gate: threading.Event | None = None) -> Iterator[Engine]:
-    """An engine whose pool holds a few of these requests at a time. With a gate its steps end when that is open."""
-    runner = GatedRunner(gate, num_blocks=32, vocab_size=VOCAB_SIZE, latency_s=latency_s)
-    scheduler = Scheduler(
-        BlockPool(runner.num_blocks, runner.block_size),
-        max_step_tokens=runner.max_step_tokens,
-        max_context=128,
-        budget=StepBudget(0.1, runner.max_step_tokens),
-        max_running=8,
-    )
-    engine = Engine(runner, scheduler, QueueLimits(max_queued=100, max_queued_tokens=10_000))
-    engine.start()
-    try:
-        yield engine
-    finally:
-        engine.stop()
-
-
-def assert_nothing_left(engine: Engine) -> None:
-    wait_until(lambda: not engine.stats().busy and not engine.stats().running)
-    stats = engine.stats()
-    assert (stats.waiting, stats.kv_blocks_free, stats.audit_failures) == (0, stats.kv_blocks, 0)
+def gated_engine() -> tuple[Engine, GatedRunner]:
+    """One whose steps wait for permits."""
+    engine = small_engine(GatedRunner)
+    assert isinstance(engine._runner, GatedRunner)
+    return engine, engine._runner
 
 
 def test_a_flood_ends_in_one_answer_each_and_leaks_nothing() -> None:
@@ -67,7 +34,8 @@ def test_a_flood_ends_in_one_answer_each_and_leaks_nothing() -> None:
             calls = [client.post(COMPLETIONS, json={**body, "prompt": f"{i} " * 8}) for i in range(200)]
             return await asyncio.gather(*calls)
 
-    with running() as engine:
+    engine = small_engine()
+    with running(engine):
         responses = asyncio.run(flood(engine))
         assert {response.status_code for response in responses} <= {200, 429}
         accepted = [response for response in responses if response.status_code == 200]
@@ -79,23 +47,29 @@ def test_a_flood_ends_in_one_answer_each_and_leaks_nothing() -> None:
 
 def test_a_client_that_leaves_frees_its_blocks() -> None:
     """[8, 9, 56] Seen on the metrics page too."""
-    with running(latency_s=0.005) as engine, serving(make_service(engine.client, metrics=engine.metrics)) as port:
+    engine, runner = gated_engine()
+    with running(engine), serving(make_service(engine.client, metrics=engine.metrics)) as port:
         base = f"http://127.0.0.1:{port}"
         body = {"prompt": "x" * 20, "max_tokens": 100, "ignore_eos": True, "stream": True, "n": 2}
-        with httpx.stream("POST", base + COMPLETIONS, json=body) as response:
+        runner.permits.release(2)
+        with httpx.stream("POST", base + COMPLETIONS, json=body, timeout=20) as response:
             next(response.iter_lines())
+            for _ in range(3):
+                runner.wait_for_step()
+        wait_until(lambda: len(engine._inbox._messages) == 2)  # both choices are given up while the third step waits
+        runner.let_go()
         assert_nothing_left(engine)
-        page = httpx.get(base + "/metrics").text
+        page = httpx.get(base + "/metrics", timeout=20).text
         assert "\nisotherm_requests_running 0.0\n" in page
         assert "\nisotherm_kv_cache_usage_ratio 0.0\n" in page
         assert 'isotherm_request_finished_total{reason="abort"} 2.0' in page
-        assert engine.stats().generated_tokens < 200
+        assert engine.stats().generated_tokens <= 6  # two in each of three steps
 
 
 def test_pings_and_health_go_on_during_a_step() -> None:
     """[61, 71] In prefill, while the engine waits for the model."""
-    gate = threading.Event()
-    with running(gate=gate) as engine:
+    engine, runner = gated_engine()
+    with running(engine):
         service = make_service(engine.client, limits=Limits(ping_interval=0.01))
         with serving(service) as port:
             base = f"http://127.0.0.1:{port}"
@@ -104,15 +78,15 @@ def test_pings_and_health_go_on_during_a_step() -> None:
                 lines = response.iter_lines()
                 assert [next(lines) for _ in range(6)] == [": ping", ""] * 3
                 wait_until(lambda: engine.stats().busy)
-                assert httpx.get(base + "/health").status_code == 200
-                gate.set()
+                assert httpx.get(base + "/health", timeout=20).status_code == 200
+                runner.let_go()
                 assert [line for line in lines if line][-1] == "data: [DONE]"
         assert_nothing_left(engine)
 
 
 def test_a_step_that_hangs_is_seen_by_health_and_on_the_metrics_page() -> None:
-    gate = threading.Event()
-    with running(gate=gate) as engine:
+    engine, runner = gated_engine()
+    with running(engine):
         service = make_service(engine.client, metrics=engine.metrics, limits=Limits(step_limit=0.0))
         assert call(service, "GET", "/health").status_code == 200
         engine.client.submit(make_submit("a", [1, 2, 3], max_tokens=1))
@@ -121,13 +95,14 @@ def test_a_step_that_hangs_is_seen_by_health_and_on_the_metrics_page() -> None:
         assert health.status_code == 503
         assert "a step of the model has been running" in health.json()["reason"]
         assert "isotherm_step_age_seconds 0.0\n" not in call(service, "GET", "/metrics").text
-        gate.set()
+        runner.let_go()
         assert_nothing_left(engine)
         assert call(service, "GET", "/health").status_code == 200
 
 
 def test_a_stopped_request_is_counted_to_its_stop_string() -> None:
-    with running() as engine:
+    engine = small_engine()
+    with running(engine):
         service = make_service(engine.client)
 
         async def ask(**fields: object) -> dict:
@@ -148,7 +123,8 @@ def test_a_stopped_request_is_counted_to_its_stop_string() -> None:
 
 
 def test_draining_refuses_and_health_says_why() -> None:
-    with running() as engine:
+    engine = small_engine()
+    with running(engine):
         engine.stop()
 
         async def ask() -> tuple[httpx.Response, httpx.Response]:

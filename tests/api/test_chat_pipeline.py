@@ -13,7 +13,7 @@ from isotherm.daemon.text import TextStream
 from isotherm.daemon.tokenizer import Detokenizer
 from support.dialogues import FAMILIES, Family, speech, wish
 
-REPETITIONS = settings(max_examples=60, deadline=None)
+REPETITIONS = settings(max_examples=60)
 CUTS = st.lists(st.integers(0, 4000), max_size=30)
 
 

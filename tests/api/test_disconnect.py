@@ -120,7 +120,7 @@ def test_leaving_in_the_body_submits_nothing(caplog: pytest.LogCaptureFixture) -
         with socket.create_connection(("127.0.0.1", port)) as client:
             head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{{"
             client.sendall(head.encode())
-        assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
+        assert httpx.get(f"http://127.0.0.1:{port}/health", timeout=20).status_code == 200
     assert engine.submitted == []
     assert "failed" not in caplog.text
 
@@ -167,7 +167,7 @@ def test_encoding_does_not_stall_other_requests() -> None:
     service = make_service(tokenizer=tokenizer)
     with serving(service) as port, send_chat(port) as client:
         assert tokenizer.entered.wait(20)
-        assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
+        assert httpx.get(f"http://127.0.0.1:{port}/health", timeout=20).status_code == 200
         tokenizer.go_on.set()
         assert b'"content":"Hi"' in read_until(client, b"usage")
 
@@ -181,7 +181,7 @@ def test_headers_come_before_the_first_token() -> None:
 
 
 def test_a_connection_serves_the_next_request_after_a_stream() -> None:
-    with serving(make_service()) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+    with serving(make_service()) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
         for _ in range(2):
             response = client.post(CHAT, json={"messages": MESSAGES, "stream": True})
             assert response.text.endswith("data: [DONE]\n\n")

@@ -143,6 +143,6 @@ def test_a_client_that_leaves_while_its_body_comes_holds_nothing() -> None:
             with socket.create_connection(("127.0.0.1", port)) as client:
                 head = f"POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
                 client.sendall(f"{head}content-length: 99\r\n\r\n".encode() + sent)
-        assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
+        assert httpx.get(f"http://127.0.0.1:{port}/health", timeout=20).status_code == 200
         assert runner.num_calls == 0
         assert_nothing_left(engine)

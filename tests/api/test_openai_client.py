@@ -78,7 +78,9 @@ def test_async_chat_stream_and_early_break() -> None:
     engine = ScriptedEngine(lambda submit: [*says("Hi"), HANG])
 
     async def first_text(port: int) -> str:
-        async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client:
+        async with openai.AsyncOpenAI(
+            base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=60
+        ) as client:
             stream = await client.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True)
             async with stream:
                 async for chunk in stream:
@@ -93,7 +95,7 @@ def test_async_chat_stream_and_early_break() -> None:
 
 def test_async_requests_side_by_side() -> None:
     async def answers(port: int) -> list[str | None]:
-        async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none") as client:
+        async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", timeout=60) as client:
             calls = [client.chat.completions.create(model=MODEL, messages=MESSAGES) for _ in range(20)]
             return [each.choices[0].message.content for each in await asyncio.gather(*calls)]
 

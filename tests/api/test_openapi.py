@@ -66,7 +66,6 @@ def test_the_server_keeps_its_document(name: str, mode: GenerationMode) -> None:
     @seed(5)
     @settings(
         max_examples=EXAMPLES,
-        deadline=None,
         database=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),

@@ -58,8 +58,9 @@ def test_a_client_that_left_is_told_as_gone() -> None:
     engine = ScriptedEngine(lambda submit: [*says("Hi"), HANG])
     records, service = recorded(engine)
     with serving(service) as port:
-        with httpx.stream("POST", f"http://127.0.0.1:{port}{COMPLETIONS}", json={"prompt": "x", "stream": True}) as it:
-            next(it.iter_lines())
+        url, body = f"http://127.0.0.1:{port}{COMPLETIONS}", {"prompt": "x", "stream": True}
+        with httpx.stream("POST", url, json=body, timeout=20) as response:
+            next(response.iter_lines())
         wait_until(lambda: records)
     (record,) = records
     assert record.outcome == "gone"

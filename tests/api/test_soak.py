@@ -7,7 +7,7 @@ from support.soak_wishes import MESSAGES, OLLAMA_CHAT, RESPONSES
 
 def test_whatever_clients_do_each_request_ends_once_and_nothing_is_left() -> None:
     """[8, 9, 53, 59, 71, 72]"""
-    report = Soak(seconds=4.0, clients=24).run()
+    report = Soak(seconds=4.0, clients=24, least=300).run()
     assert report.problems == []
     assert report.accepted == report.ended > 50
     assert set(report.statuses) - FINE <= {"0", "499"}  # nobody was there to be answered

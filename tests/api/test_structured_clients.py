@@ -86,7 +86,7 @@ def test_pydantic_ai_gets_its_object(url: str) -> None:
     from pydantic_ai.providers.openai import OpenAIProvider
 
     async def run() -> Picture:
-        async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as client:
             model = OpenAIChatModel(MODEL, provider=OpenAIProvider(openai_client=client))
             agent = Agent(model, output_type=NativeOutput(Picture), model_settings={"seed": 5})
             return (await agent.run("hello")).output

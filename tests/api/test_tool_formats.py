@@ -61,7 +61,7 @@ def test_a_character_at_a_time(family: Family) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=IDS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(cuts=st.lists(st.integers(0, 2000), max_size=12), end=st.integers(0, 2000))
 def test_random_cuts_of_whole_and_broken_answers(family: Family, cuts: list[int], end: int) -> None:
     """[14] Also of answers that end in the middle, and of what follows an end too early."""
@@ -72,7 +72,7 @@ def test_random_cuts_of_whole_and_broken_answers(family: Family, cuts: list[int]
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=IDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_shuffled_syntax_raises_nothing(family: Family, data: st.DataObject) -> None:
     """[13] And is read the same however it is cut."""

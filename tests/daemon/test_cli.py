@@ -23,6 +23,7 @@ from isotherm.daemon.process_start import process_start
 from isotherm.daemon.state import DaemonState, live_daemons, read_state, remove_state, write_state
 from support.api_service import make_service, serving
 from support.cli import daemon_state, run
+from support.held_port import held_port
 
 pytestmark = pytest.mark.usefixtures("own_folders")
 
@@ -124,19 +125,17 @@ def test_unknown_host_is_an_address_error() -> None:
 
 @pytest.mark.parametrize("command", [("status",), ("chat", "--once", "hi")])
 def test_without_a_daemon_the_remedy_is_named(command: Sequence[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    result = run(*command, "--url", f"http://127.0.0.1:{port}")
+    with held_port() as port:
+        result = run(*command, "--url", f"http://127.0.0.1:{port}")
     assert result.exit_code == ExitCode.NO_DAEMON
     assert "start one by: isotherm serve --background" in result.stderr
 
 
 def test_daemon_that_still_loads_is_named_as_such() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    write_state(daemon_state(port=port, url=url, stage="packing weights", done=1, total=4))
-    result = run("status")
+    with held_port() as port:
+        url = f"http://127.0.0.1:{port}"
+        write_state(daemon_state(port=port, url=url, stage="packing weights", done=1, total=4))
+        result = run("status")
     assert result.exit_code == ExitCode.NO_DAEMON
     assert f"the daemon at {url} is still loading m (packing weights 25%)" in result.stderr
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from isotherm.daemon.errors import OverloadedError
 from isotherm.daemon.messages import Submit
 from support.api_service import MODEL, make_service, serving
 from support.cli import run
+from support.held_port import held_port
 from support.scripted_engine import HANG, ScriptedEngine, Step, says
 
 pytestmark = pytest.mark.usefixtures("own_folders")
@@ -95,9 +95,24 @@ def test_prompts_of_a_file_are_sent(tmp_path: Path) -> None:
 
 
 def test_refusals_are_counted_and_quoted() -> None:
-    engine = ScriptedEngine(
-        lambda submit: [0.2, *says("Hi")], refuse=OverloadedError("the queue is full", 1.0), capacity=1
-    )
+    class Full(ScriptedEngine):
+        """Has room for one, and keeps those that are measured until another was refused."""
+
+        refused = False
+
+        def check_open(self, tenant: str = "") -> None:
+            try:
+                super().check_open(tenant)
+            except OverloadedError:
+                self.refused = True
+                raise
+
+        def answer(self, submit: Submit) -> Iterator[Step]:
+            while len(self.submitted) > 3 and not self.refused:  # two size the prompts, and one warms up
+                yield 0.005
+            yield from says("Hi")
+
+    engine = Full(lambda submit: engine.answer(submit), refuse=OverloadedError("the queue is full", 1.0), capacity=1)
     with serving(make_service(engine)) as port:
         result = run("bench", "--url", f"http://127.0.0.1:{port}", *SHORT, "--streams", 4)
     assert result.exit_code == 0
@@ -157,9 +172,8 @@ def test_without_the_key_the_remedy_is_named(named: tuple[str, ...]) -> None:
 
 
 def test_no_server_is_told_without_the_password_of_the_address() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    result = run("bench", "--url", f"http://me:sesame@127.0.0.1:{port}", *SHORT)
+    with held_port() as port:
+        result = run("bench", "--url", f"http://me:sesame@127.0.0.1:{port}", *SHORT)
     assert result.exit_code == ExitCode.NO_DAEMON
     assert f"no server answers at http://127.0.0.1:{port}" in result.stderr
     assert "sesame" not in result.output

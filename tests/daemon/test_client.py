@@ -218,7 +218,7 @@ def test_closing_wakes_a_waiting_engine():
     engine = threading.Thread(target=lambda: taken.append(inbox.take(wait=True)))
     engine.start()
     inbox.close("over")
-    engine.join(10)
+    engine.join(20)
     assert taken == [[]]
 
 

@@ -64,4 +64,4 @@ def test_an_answer_may_take_longer_than_a_head(impatient: int) -> None:
 
 def ask(port: int, **fields: str) -> httpx.Response:
     body = {"messages": [{"role": "user", "content": "x"}], **fields}
-    return httpx.post(f"http://127.0.0.1:{port}{CHAT}", json=body, trust_env=False)
+    return httpx.post(f"http://127.0.0.1:{port}{CHAT}", json=body, timeout=20, trust_env=False)

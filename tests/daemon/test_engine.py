@@ -87,8 +87,8 @@ def test_the_async_side_reads_while_the_engine_runs():
 def test_a_flood_on_a_tiny_pool_ends_in_as_many_answers():
     """[50, 52]"""
     engine = make_engine(FakeRunner(num_blocks=8, max_context=24))
-    with running(engine) as client:
-        boxes = [client.submit(request(f"r{i}", (i % 7, i % 5, 1), max_tokens=12)) for i in range(200)]
+    boxes = [engine.client.submit(request(f"r{i}", (i % 7, i % 5, 1), max_tokens=12)) for i in range(200)]
+    with running(engine):
         for i, box in enumerate(boxes):
             assert tokens_of(messages_of(box)) == FakeRunner().greedy((i % 7, i % 5, 1), 12)
         assert_nothing_left(engine)
@@ -323,7 +323,7 @@ def test_usage_and_metrics_agree():
     assert 'isotherm_request_finished_total{reason="length"} 4.0' in text
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     fail_calls=st.sets(st.integers(1, 30), max_size=10),
     lengths=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 10)), min_size=1, max_size=12),

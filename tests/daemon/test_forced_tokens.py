@@ -86,7 +86,7 @@ def test_the_end_comes_where_it_must(follow: Follow, sent: list[int], reason: st
     assert finished is not None and (finished.reason, finished.usage.completion_tokens) == (reason, 1 + len(sent))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     follows=st.lists(st.lists(st.integers(0, 9), max_size=MAX_FORCED), min_size=1, max_size=12),
     preempt_at=st.sets(st.integers(0, 30), max_size=3),

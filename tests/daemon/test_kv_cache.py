@@ -283,5 +283,5 @@ class PoolMachine(RuleBasedStateMachine):
         return data.draw(st.sampled_from(self.tables)) if self.tables else None
 
 
-PoolMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None, derandomize=True)
+PoolMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestPool = PoolMachine.TestCase

@@ -1,6 +1,7 @@
 """What a running server goes by after a reload: limits, the access log, queues and the time to drain."""
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +19,7 @@ from isotherm.daemon.config import Config, key_digest
 from isotherm.daemon.queue_books import QueueLimits
 from isotherm.daemon.settings.settings import Told, gather
 from support.api_service import COMPLETIONS, MODEL, make_service, serve_app, server_of, wait_until
-from support.scripted_engine import says
+from support.scripted_engine import ScriptedEngine, Step, says
 
 
 class Running:
@@ -33,12 +34,21 @@ class Running:
         settings = gather(told, {})
         self.sinks = Sinks(settings.config.access_log, None, MODEL)
         limits = limits_of(settings.config)
-        self.server = server_of(make_service(says("Hello", 0.05), sinks=self.sinks.all, limits=limits))
+        self.go_on = threading.Event()  # until then an answer has only its first letter
+        self.go_on.set()
+        engine = ScriptedEngine(lambda submit: self._answer())
+        self.server = server_of(make_service(engine, sinks=self.sinks.all, limits=limits))
         hosted = SimpleNamespace(limit_queue=self.queues.append)
         self.fleet = SimpleNamespace(loaded=lambda: [(MODEL, hosted)], keep_s=0.0, max_waiting=0)
         self.loader = SimpleNamespace(configs={})
         self.live = self.make_live(local=True)
         self.reload = Reload(told, settings, self.live.take, self.server.events)
+
+    def _answer(self) -> Iterator[Step]:
+        yield from says("H")
+        while not self.go_on.is_set():
+            yield 0.005
+        yield from says("ello")
 
     def make_live(self, *, local: bool) -> Live:
         daemon: Any = SimpleNamespace(drain_for=self.drains.append)
@@ -93,11 +103,13 @@ def test_limits_and_the_access_log_are_those_of_now(running: Running, url: str) 
 
 def test_an_open_stream_is_logged_where_the_log_is_when_it_ends(running: Running, url: str) -> None:
     body = {"model": MODEL, "prompt": "x", "stream": True}
+    running.go_on.clear()
     with httpx.stream("POST", url + COMPLETIONS, json=body, timeout=20) as answer:
         lines = answer.iter_lines()
         next(lines)
         running.write('[log]\naccess = "new.log"')
         assert running.reload({}) == "reloaded"
+        running.go_on.set()
         assert list(lines)[-2] == "data: [DONE]"
     running.wait_for("new.log", [200])
     assert running.logged("old.log") == []

@@ -148,7 +148,7 @@ def test_an_embedding_with_tokens_is_refused() -> None:
 KINDS = ("plain", "scored", "mean", "last")
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     wishes=st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 11), st.integers(0, 3)), min_size=1, max_size=6),
     rows=st.integers(4, 9),

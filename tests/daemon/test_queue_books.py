@@ -48,7 +48,7 @@ def test_the_refusal_says_whether_the_queue_or_a_share_is_full() -> None:
         queue.check("b", 1)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(
     limits=st.tuples(st.integers(1, 30), st.integers(1, 300)),
     arrivals=st.lists(st.tuples(st.sampled_from(["", "a", "b", "c"]), st.integers(1, 100)), max_size=60),
@@ -69,7 +69,7 @@ def test_the_bounds_hold_whoever_comes(limits: tuple[int, int], arrivals: list[t
         assert len(waiting) == 1 or sum(waiting) <= limits[1]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(floods=st.lists(st.sampled_from("abc"), max_size=100), max_queued=st.integers(15, 60))
 def test_one_who_has_nothing_waiting_gets_in_however_others_flood(floods: list[str], max_queued: int) -> None:
     queue = books(max_queued)

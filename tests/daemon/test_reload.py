@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from isotherm.daemon.cli.reload import Hangup, Reload, keys_of
 from isotherm.daemon.config import Config
 from isotherm.daemon.settings.settings import Told, gather
 from support.api_service import COMPLETIONS, MODEL, make_service, serve_app, server_of
-from support.scripted_engine import says
+from support.scripted_engine import ScriptedEngine, Step, says
 
 BODY = {"model": MODEL, "prompt": "x"}
 
@@ -30,10 +31,18 @@ class Running:
         told = Told(flags={}, file=self.file)
         settings = gather(told, {})
         keys = keys_of(settings.config)
-        service = make_service(says("Hello", 0.05), api_keys=frozenset(keys.names), key_names=keys.names)
+        self.go_on = threading.Event()  # until then an answer has only its first letter
+        engine = ScriptedEngine(lambda submit: self._answer())
+        service = make_service(engine, api_keys=frozenset(keys.names), key_names=keys.names)
         self.server = server_of(service)
         self.applied: list[Config] = []
         self.reload = Reload(told, settings, self._apply, self.server.events)
+
+    def _answer(self) -> Iterator[Step]:
+        yield from says("H")
+        while not self.go_on.is_set():
+            yield 0.005
+        yield from says("ello")
 
     def write(self, key_file: str, key: str = "", more: str = "") -> None:
         self.file.write_text(f'[server]\napi_key_file = "{key_file}"\n{more}')
@@ -59,7 +68,7 @@ def url(running: Running) -> Iterator[str]:
 
 
 def status(url: str, key: str) -> int:
-    return httpx.get(f"{url}/v1/models", headers={"authorization": f"Bearer {key}"}).status_code
+    return httpx.get(f"{url}/v1/models", headers={"authorization": f"Bearer {key}"}, timeout=20).status_code
 
 
 def test_keys_are_those_of_now_and_open_requests_go_on(running: Running, url: str) -> None:
@@ -71,13 +80,14 @@ def test_keys_are_those_of_now_and_open_requests_go_on(running: Running, url: st
         running.write("keys.txt", "second")
         assert running.reload({}) == "reloaded"
         assert (status(url, "first"), status(url, "second")) == (401, 200)
+        running.go_on.set()
         assert list(lines)[-2] == "data: [DONE]"
 
 
 def test_origins_are_those_of_now(running: Running, url: str) -> None:
     def allowed() -> str | None:
         headers = {"origin": "https://a.example", "access-control-request-method": "POST"}
-        return httpx.options(url + COMPLETIONS, headers=headers).headers.get("access-control-allow-origin")
+        return httpx.options(url + COMPLETIONS, headers=headers, timeout=20).headers.get("access-control-allow-origin")
 
     assert allowed() is None
     running.write("keys.txt", more='cors_origins = ["https://a.example"]')

@@ -179,7 +179,7 @@ def play(bench: Bench, schedule: Schedule) -> list[Submit]:
     raise AssertionError(f"no end: {bench.scheduler.stats}")
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(schedule=SCHEDULES, num_blocks=st.integers(3, 24), max_step_tokens=st.integers(2, 64))
 def test_any_schedule(witness: Witness, schedule: Schedule, num_blocks: int, max_step_tokens: int) -> None:
     bench = witness.bench(num_blocks=num_blocks, max_step_tokens=max_step_tokens)

@@ -160,7 +160,7 @@ def test_top_p_on_equal_scores_keeps_the_lower_ids():
     assert sorted(_nucleus(np.zeros(4000, np.float32), 0.5)) == list(range(2000))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 99),
     size=st.integers(1, 3000),
@@ -248,14 +248,14 @@ def test_equal_logprobs_rank_by_the_lower_id():
     assert [i for i, _ in log_probabilities(row(0, 5, 5, 5, 1), 0, 3).top] == [1, 2, 3]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 99), size=st.integers(1, 3000), count=st.integers(1, 100), levels=st.integers(1, 500))
 def test_ranked_is_a_full_stable_sort_cut_short(seed, size, count, levels):
     values = np.random.default_rng(seed).integers(0, levels, size).astype(np.float32)
     assert ranked(values, count).tolist() == sorted(range(size), key=lambda i: (-values[i], i))[:count]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=30), st.integers(-(2**63), 2**64 - 1))
 def test_the_same_seed_gives_the_same_tokens_however_requests_interleave(order, seed):
     """[31]"""

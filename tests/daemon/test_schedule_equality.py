@@ -133,7 +133,7 @@ def play(bench: Bench, schedule: Schedule) -> dict[str, Submit]:
     raise AssertionError(f"no end: {bench.scheduler.stats}")
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(
     schedule=SCHEDULES,
     block_size=st.integers(1, 5),

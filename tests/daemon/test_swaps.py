@@ -48,7 +48,7 @@ def test_two_models_are_swapped_under_traffic(tmp_path: Path) -> None:
         try:
             assert ready.wait(20)
             answers = _swap(url, fleet, sizes)
-            metrics = httpx.get(f"{url}/metrics", trust_env=False).text
+            metrics = httpx.get(f"{url}/metrics", timeout=60, trust_env=False).text
         finally:
             daemon.should_exit = True
             thread.join(60)

@@ -176,7 +176,7 @@ class Played:
             self._take()
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(operations=OPERATIONS)
 def test_everything_that_waits_leaves_once_and_the_order_is_the_same_each_time(operations) -> None:
     first, second = Played(operations), Played(operations)
@@ -186,7 +186,7 @@ def test_everything_that_waits_leaves_once_and_the_order_is_the_same_each_time(o
     assert len(first.queue) == 0
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(operations=OPERATIONS)
 def test_looking_changes_nothing(operations) -> None:
     watched = Played([each for operation in operations for each in (operation, ("look",))])
@@ -196,7 +196,7 @@ def test_looking_changes_nothing(operations) -> None:
     assert [each.request_id for each, _ in watched.taken] == [each.request_id for each, _ in plain.taken]
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(operations=OPERATIONS)
 def test_of_one_tenant_and_priority_the_older_goes_first(operations) -> None:
     played = Played([each for each in operations if each[0] != "put back"])
@@ -210,7 +210,7 @@ def test_of_one_tenant_and_priority_the_older_goes_first(operations) -> None:
         assert sequence.request_id == min((each.request_id for each in peers), key=int)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(
     sizes=st.fixed_dictionaries(
         {name: st.lists(st.integers(1, 3 * QUANTUM), min_size=30, max_size=30) for name in "ab"}
@@ -231,7 +231,7 @@ def test_while_two_wait_their_shares_differ_by_no_more_than_a_turn_and_two_reque
     assert abs(work["a"] - work["b"]) <= QUANTUM + 2 * largest
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(
     priority=st.integers(-3, 3),
     rivals=st.lists(st.tuples(st.sampled_from("ab"), st.integers(-3, 3)), min_size=1, max_size=4),

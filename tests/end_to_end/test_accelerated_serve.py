@@ -44,7 +44,7 @@ def test_it_answers_as_the_cpu_alone_and_gives_memory_back(tmp_path: Path, model
         assert "prediction" in command(tmp_path, "status", "--port", port).stdout
         metrics = daemon.metrics()
         assert metrics['isotherm_experts{device="gpu0"}'] == shown["devices"][0]["experts"]
-        placement = httpx.get(f"{daemon.url}/admin/placement", trust_env=False).json()
+        placement = httpx.get(f"{daemon.url}/admin/placement", timeout=60, trust_env=False).json()
         assert {at for layer in placement["layers"] for at in layer["experts"]} >= {"gpu0"}
         fixed = shown["devices"][0]["used_bytes"] - shown["devices"][0]["expert_bytes"]
         given = httpx.post(f"{daemon.url}/admin/vram", json={"gpu0": fixed}, timeout=60, trust_env=False).json()

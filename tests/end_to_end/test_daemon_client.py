@@ -131,7 +131,7 @@ def test_neighbours_do_not_change_an_answer(question: dict[str, Any], daemon: Da
     alone = client.chat.completions.create(**question, logprobs=True)
 
     async def together() -> ChatCompletion:
-        async with openai.AsyncOpenAI(base_url=f"{daemon.url}/v1", api_key="none", max_retries=0) as many:
+        async with openai.AsyncOpenAI(base_url=f"{daemon.url}/v1", api_key="none", max_retries=0, timeout=60) as many:
             others = [_ask(many, i) for i in range(15)]
             answer, *_ = await asyncio.gather(many.chat.completions.create(**question, logprobs=True), *others)
             return answer
@@ -147,7 +147,7 @@ def test_another_seed_gives_another_text(client: openai.OpenAI) -> None:
 
 def test_flood_ends_in_as_many_answers(daemon: Daemon) -> None:
     async def flood() -> Counter[str]:
-        async with openai.AsyncOpenAI(base_url=f"{daemon.url}/v1", api_key="none", max_retries=0) as many:
+        async with openai.AsyncOpenAI(base_url=f"{daemon.url}/v1", api_key="none", max_retries=0, timeout=60) as many:
             return Counter(await asyncio.gather(*(_ask(many, i) for i in range(200))))
 
     ends = asyncio.run(flood())

@@ -21,7 +21,7 @@ answer = httpx.post("http://127.0.0.1:{PORT}/v1/chat/completions", json=body, ti
 print(answer.json()["usage"]["completion_tokens"])
 """
 # Signs of life are missed sooner than in real life, and the log goes to a file, since no journal runs.
-DROP_IN = "[Service]\nWatchdogSec=4\nStandardError=append:/run/isotherm.log\n"
+DROP_IN = "[Service]\nWatchdogSec=10\nStandardError=append:/run/isotherm.log\n"
 
 
 @pytest.fixture(scope="module")

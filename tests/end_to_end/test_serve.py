@@ -112,7 +112,7 @@ def test_second_signal_cuts_the_open_request_off(tmp_path: Path, model: Path) ->
         daemon.process.send_signal(signal.SIGINT)
         with pytest.raises(httpx.HTTPError):
             while True:  # until the first signal has closed the door
-                httpx.get(f"{daemon.url}/health", timeout=10, trust_env=False)
+                httpx.get(f"{daemon.url}/health", timeout=60, trust_env=False)
         assert daemon.stop(signal.SIGINT) == 8
         thread.join()
     (answer,) = answers
@@ -140,11 +140,11 @@ def test_a_hangup_reloads_a_daemon_with_a_file_while_a_request_is_open(tmp_path:
     file, keys = tmp_path / "config.toml", tmp_path / "keys.txt"
     file.write_text(f"[server]\napi_key_file = {str(keys)!r}")
     keys.write_text("first")
-    with running(tmp_path, model, "--config", file) as daemon, httpx.Client(trust_env=False) as client:
+    with running(tmp_path, model, "--config", file) as daemon, httpx.Client(trust_env=False, timeout=60) as client:
         first, second = ({"authorization": f"Bearer {key}"} for key in ("first", "second"))
         url = f"{daemon.url}/v1/chat/completions"
         body = QUESTION | {"stream": True, "max_tokens": 200}
-        with client.stream("POST", url, json=body, headers=first, timeout=60) as answer:
+        with client.stream("POST", url, json=body, headers=first) as answer:
             lines = answer.iter_lines()
             next(lines)
             keys.write_text("second")
@@ -165,10 +165,13 @@ def ran_s(pid: int) -> float:
 def test_an_idle_daemon_uses_less_than_a_hundredth_of_a_core(tmp_path: Path, model: Path) -> None:
     with running(tmp_path, model) as daemon:
         assert ask(daemon, max_tokens=8).status_code == 200
-        time.sleep(0.5)
-        before = ran_s(daemon.process.pid)
-        time.sleep(3)
-        assert ran_s(daemon.process.pid) - before < 0.03
+
+        def ran_in_three_seconds() -> float:
+            before = ran_s(daemon.process.pid)
+            time.sleep(3)
+            return ran_s(daemon.process.pid) - before
+
+        wait_until(lambda: ran_in_three_seconds() < 0.03, 60)  # it may take a while until the request is all over
 
 
 def test_nohup_keeps_the_daemon(tmp_path: Path, model: Path) -> None:
@@ -176,7 +179,7 @@ def test_nohup_keeps_the_daemon(tmp_path: Path, model: Path) -> None:
     try:
         with running(tmp_path, model) as daemon:
             daemon.process.send_signal(signal.SIGHUP)  # there is no terminal: it reloads
-            assert httpx.get(f"{daemon.url}/health", trust_env=False).status_code == 200
+            assert httpx.get(f"{daemon.url}/health", timeout=60, trust_env=False).status_code == 200
             assert daemon.stop() == 0
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -18,7 +18,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pack_cache(daemon: Daemon) -> Any:
-    return httpx.get(f"{daemon.url}/admin/status", trust_env=False).json()["pack_cache"]
+    return httpx.get(f"{daemon.url}/admin/status", timeout=60, trust_env=False).json()["pack_cache"]
 
 
 def test_the_first_daemon_writes_the_store_and_the_second_reads_it(tmp_path: Path, model: Path) -> None:

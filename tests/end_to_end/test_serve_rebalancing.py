@@ -29,7 +29,7 @@ def said(daemon: Daemon) -> list[str]:
 
 
 def lies(daemon: Daemon) -> list[str]:
-    layers = httpx.get(f"{daemon.url}/admin/placement", trust_env=False).json()["layers"]
+    layers = httpx.get(f"{daemon.url}/admin/placement", timeout=60, trust_env=False).json()["layers"]
     found: list[str] = layers[0]["experts"]
     return found
 

@@ -228,7 +228,7 @@ def traffic(draw: st.DrawFn) -> tuple[int, int, list[tuple[int, bool, int]]]:
     return draw(st.integers(3, 8)), draw(st.integers(1, 4)), draw(st.lists(one, max_size=20))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(case=traffic(), late=st.integers(0, 9))
 def test_any_traffic_finds_its_bytes(case: tuple[int, int, list[tuple[int, bool, int]]], late: int) -> None:
     pool, batch, steps = case

@@ -73,7 +73,7 @@ def steps(draw: st.DrawFn) -> tuple[int, int, list[Step]]:
     return num_blocks, pool, [list(one) for one in draw(st.lists(step, max_size=25))]
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(case=steps())
 def test_every_step_finds_what_earlier_ones_wrote(case: tuple[int, int, list[Step]]) -> None:
     num_blocks, pool, all_steps = case

@@ -127,7 +127,7 @@ class Schedule:
         return self.end(last) == ready > self.host(number)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(PROGRAMS)
 def test_the_clock_is_that_of_the_longest_way(program: list[Step]) -> None:
     assert played(program) == Schedule(program).times()

@@ -38,7 +38,7 @@ PROGRAMS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(PROGRAMS, st.integers(0, 1000))
 def test_what_comes_before_is_done_before(program: list[Step], seed: int) -> None:
     orders = [Late(Random(seed + number)) for number in range(2)]

@@ -47,7 +47,7 @@ def knapsacks(draw: st.DrawFn) -> tuple[list[Group], list[int]]:
     return [group(*each) for each in options], draw(st.lists(st.integers(0, 25), min_size=budgets, max_size=budgets))
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=120)
 @given(knapsacks())
 def test_never_exceeds_a_budget_nor_misses_the_best(case: tuple[list[Group], list[int]]) -> None:
     groups, budgets = case

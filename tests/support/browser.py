@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 375, "height": 720}
-PATIENCE_MS = 15_000
+PATIENCE_MS = 60_000.0  # a limit for what must happen soon, also beside many other tests
 
 
 @contextmanager
@@ -18,6 +18,7 @@ def browsing() -> Iterator[Browser]:
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         pytest.skip(f"no browser is installed ({', '.join(NAMES)}); on Debian: apt-get install chromium")
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:  # as root it starts only without its sandbox
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
         try:
@@ -41,8 +42,9 @@ class Told:
 
 @contextmanager
 def page_of(browser: Browser, **options: object) -> Iterator[tuple[Page, Told]]:
-    """A page in a window of its own, whose memory ends with it. options: of Playwright's contexts."""
-    context = browser.new_context(**({"viewport": WIDE} | options))
+    """A page in a window of its own, whose memory ends with it, and in which no colour is on its way to another.
+    options: of Playwright's contexts."""
+    context = browser.new_context(**({"viewport": WIDE, "reduced_motion": "reduce"} | options))
     context.set_default_timeout(PATIENCE_MS)
     told = Told(context)
     try:

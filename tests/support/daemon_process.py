@@ -36,7 +36,8 @@ class Daemon:
 
     def metrics(self) -> dict[str, float]:
         """The samples of /metrics by name and labels."""
-        lines = httpx.get(f"{self.url}/metrics", trust_env=False).text.splitlines()
+        # Without certificates, since reading them takes ten times as long as the request.
+        lines = httpx.get(f"{self.url}/metrics", timeout=60, trust_env=False, verify=False).text.splitlines()
         samples = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
         return {name: float(value) for name, value in samples}
 

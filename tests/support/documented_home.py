@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import stat
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from support.cli import run
 from support.daemon_process import COMMAND, PATIENCE_S, Daemon
 from support.documented import parse, target, words
 from support.fake_hub import FakeHub
+from support.held_port import held_port
 from support.kept_machine import keep_profile
 from support.pages import ROOT, Command
 from support.tiny import write_gguf, write_hf
@@ -124,14 +124,17 @@ class Home:
         """As if it had set up what the recipe needs: its commands are those of this interpreter."""
         if name == "serve":
             self.end()
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                self.port = str(free.getsockname()[1])
-        line = ["make", "-C", str(ROOT), "-o", "setup", name, f"PORT={self.port}", f"BIN={self.folder / 'bin'}"]
-        found = self._call(line)
+            with held_port() as port:
+                self.port = str(port)
+                return self._made(name)
+        found = self._made(name)
         if name == "stop":
             self.port = ""
         return found
+
+    def _made(self, name: str) -> tuple[int, str]:
+        line = ["make", "-C", str(ROOT), "-o", "setup", name, f"PORT={self.port}", f"BIN={self.folder / 'bin'}"]
+        return self._call(line)
 
     def _call(self, line: list[str]) -> tuple[int, str]:
         variables = {**os.environ, "ISOTHERM_CONFIG": str(self.folder / "demo.toml"), "COLUMNS": "200"}

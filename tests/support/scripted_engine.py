@@ -27,7 +27,8 @@ from isotherm.daemon.status import EngineStats
 from isotherm.daemon.tokenizer import Detokenizer
 
 Step = int | float | Exception
-"""A token id to send, seconds to wait, or an error to fail with."""
+"""A token id to send, seconds to wait, or an error to fail with. A pause lasts until what was sent before is taken, so
+that a reader who is late does not find together what was to come apart."""
 
 HANG = math.inf
 BOS, EOS = 256, 257
@@ -71,7 +72,7 @@ class ScriptedEngine:
     refuse: raised by submit if set. capacity: requests that may be open before `refuse` is raised.
     """
 
-    script: Callable[[Submit], Sequence[Step]]
+    script: Callable[[Submit], Iterable[Step]]
     refuse: Exception | None = None
     capacity: int = 0
     max_context: int = 1000
@@ -124,13 +125,15 @@ class _Replay:
         if self.mailbox.put(message):
             wake([self.mailbox])
 
-    async def run(self, steps: Sequence[Step]) -> FinishReason:
+    async def run(self, steps: Iterable[Step]) -> FinishReason:
         self._tell_of_prompt()
         for step in [] if self.submit.sampling.max_tokens == 0 else steps:
             if isinstance(step, Exception):
                 raise step
             if isinstance(step, float):
                 await asyncio.sleep(min(step, 3600.0))
+                while self.mailbox._messages:
+                    await asyncio.sleep(0)
                 continue
             self._put(Token(self.submit.request_id, step, _logprobs(step, self.sent, self.submit.sampling.logprobs)))
             self.sent += 1

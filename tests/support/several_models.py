@@ -24,7 +24,7 @@ class Shelf:
 
     def __init__(self, scripts: dict[str, list[Step]], *, room: int = 1, limits: Limits | None = None) -> None:
         self.engines = {name: ScriptedEngine(lambda _, steps=steps: steps) for name, steps in scripts.items()}
-        self.events, self.limits = EventLog(), limits or Limits(ping_interval=0.02)
+        self.events, self.limits = EventLog(), limits or Limits()
         self.room = room
         self.gates: dict[str, threading.Event] = {}
         self.broken: dict[str, Exception] = {}

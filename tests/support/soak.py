@@ -70,10 +70,11 @@ class Report:
 
 
 class Soak:
-    """`clients` of them at once, for `seconds`. All that they do follows from `seed`, when they do it does not."""
+    """`clients` of them at once, for `seconds`, and until they have done `least` acts, since a machine may be slow. All
+    that they do follows from `seed`, when they do it does not."""
 
-    def __init__(self, seconds: float, clients: int, seed: int = 0) -> None:
-        self._seconds, self._clients, self._random = seconds, clients, random.Random(seed)
+    def __init__(self, seconds: float, clients: int, seed: int = 0, least: int = 0) -> None:
+        self._seconds, self._clients, self._random, self._least = seconds, clients, random.Random(seed), least
         self._wishes = Wishes(self._random)
         self.report = Report()
         self._port = 0
@@ -171,11 +172,11 @@ class Soak:
             self.look,
             self.hold_connections,
         )
-        while asyncio.get_running_loop().time() < end:
+        while asyncio.get_running_loop().time() < end or self.report.acts.total() < self._least:
             act = self._random.choice(acts)
             self.report.acts[act.__name__] += 1
             try:
-                await asyncio.wait_for(act(), 30)
+                await asyncio.wait_for(act(), 120)
             except (ConnectionError, asyncio.IncompleteReadError):
                 pass  # the server closes on those who break its rules
             except TimeoutError:

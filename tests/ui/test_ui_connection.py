@@ -12,6 +12,7 @@ from isotherm.daemon.fleet.fleet import Fleet
 from playwright.sync_api import Browser, Page, expect
 from support.api_service import AsLoaded, NoLoader, make_service, serve_app, server_of, serving
 from support.browser import NARROW, page_of
+from support.held_port import held_port
 from support.played_daemon import MODEL, PlayedDaemon
 from support.scripted_engine import HANG, says
 
@@ -26,8 +27,8 @@ def is_of_the_network(fault: str) -> bool:
 
 def test_the_page_waits_for_a_daemon_that_restarts_and_goes_on(browser: Browser) -> None:
     first = PlayedDaemon("Yes.", hot=4, pid=1)
-    with page_of(browser) as (page, told):
-        with serving(first.service()) as port:
+    with held_port() as port, page_of(browser) as (page, told):
+        with serving(first.service(), port):
             page.goto(f"http://127.0.0.1:{port}/ui/")
             expect(page.locator("#connection")).to_have_text("Ready")
         expect(page.locator("#connection")).to_have_text("Reconnecting")
@@ -83,7 +84,7 @@ def test_of_several_models_the_chosen_one_is_shown_and_asked(browser: Browser) -
     fleet: Fleet[AsLoaded] = Fleet(tuple(states), NoLoader(), EventLog())
     fleet.adopt(MODEL, AsLoaded(first.service()))
     server = replace(server_of(first.service()), models=fleet, status=status)
-    with page_of(browser) as (page, told), serve_app(create_app(server)) as port:
+    with serve_app(create_app(server)) as port, page_of(browser) as (page, told):
         page.goto(f"http://127.0.0.1:{port}/ui/")
         expect(page.locator("#map-summary")).to_contain_text("4 layers of 16 experts")
         choice = page.get_by_role("combobox", name="Model")
@@ -109,7 +110,7 @@ def give_key(page: Page, key: str) -> None:
 
 def test_the_key_that_a_server_asks_for_is_kept_in_the_tab_alone(browser: Browser) -> None:
     daemon = PlayedDaemon("Yes.", hot=4)
-    with page_of(browser) as (page, told), serving(daemon.service(api_keys=KEYS)) as port:
+    with serving(daemon.service(api_keys=KEYS)) as port, page_of(browser) as (page, told):
         page.goto(f"http://127.0.0.1:{port}/ui/")
         give_key(page, "wrong")
         expect(page.get_by_role("dialog", name="That key was not accepted")).to_be_visible()
@@ -129,7 +130,7 @@ def test_the_key_that_a_server_asks_for_is_kept_in_the_tab_alone(browser: Browse
 
 
 def test_whoever_gives_no_key_can_do_so_later(browser: Browser) -> None:
-    with page_of(browser) as (page, _), serving(PlayedDaemon().service(api_keys=KEYS)) as port:
+    with serving(PlayedDaemon().service(api_keys=KEYS)) as port, page_of(browser) as (page, _):
         page.goto(f"http://127.0.0.1:{port}/ui/")
         page.get_by_role("button", name="Not now").click()
         expect(page.locator("#connection")).to_have_text("Locked")
