@@ -9,11 +9,12 @@ ROOT := build/root
 CLIENTS := tests/clients
 MODULES := $(CLIENTS)/node_modules/.package-lock.json
 
-.PHONY: help setup serve stop test lint format docs bench clean
+.PHONY: help setup serve stop service service-remove test lint format docs bench clean
 
 help:
 	@echo "make serve   start the daemon on the demo model and show a first answer (PORT=8440)"
 	@echo "make stop    end it"
+	@echo "make service have systemd run the daemon from now on (MODEL=path, PORT=8440); make service-remove ends that"
 	@echo "make test    run the tests"
 	@echo "make lint    check style, types and imports"
 	@echo "make format  format the code"
@@ -52,6 +53,18 @@ serve: setup
 # Nothing to stop is no failure.
 stop:
 	@test ! -x $(BIN)/isotherm || $(BIN)/isotherm stop --port $(PORT) || test $$? -eq 6
+
+# Of root, who is to leave no compiled Python in somebody's clone.
+AS_ROOT := $(shell test "$$(id -u)" = 0 || echo sudo) env PYTHONDONTWRITEBYTECODE=1
+
+service: setup
+	@$(AS_ROOT) $(BIN)/isotherm service install -- $(MODEL) --port $(PORT)
+	@$(BIN)/isotherm service status
+	@echo; echo "> $(QUESTION)"
+	@$(BIN)/isotherm chat --port $(PORT) --temperature 0 --max-tokens 400 "$(QUESTION)"
+
+service-remove:
+	@$(AS_ROOT) $(BIN)/isotherm service uninstall
 
 # In as many processes as there are cores, a file in one of them; in their order, since the longest are among the first.
 test: setup $(MODULES)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -83,16 +82,12 @@ def uninstall(
 
     Example: sudo isotherm service uninstall --purge
     """
-    from ..paths import cache_folder, state_folder
-
     with _explained():
         installation = _installation(user)
         for path in installation.uninstall(purge=purge, force=force):
             _say(f"removed {path}")
-        for folder in (cache_folder(), state_folder()) if purge and user else ():
-            if folder.exists():
-                shutil.rmtree(folder)
-                _say(f"removed {folder}")
+        for path in installation.kept():
+            _say(f"kept {path}, which the service wrote; --purge removes it")
         for path in installation.left():
             _say(f"left {path}, which is not install's work, or no longer")
 

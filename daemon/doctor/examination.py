@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from ...experts.progress import Progress
-from . import cards, files, memory, model, processor, service
+from . import cards, files, memory, model, processor, service, unit
 from .finding import Finding, fault
 from .patient import Patient
 
@@ -18,6 +18,7 @@ LOOKS: tuple[Look, ...] = (
     *files.LOOKS,
     *model.LOOKS,
     *service.LOOKS,
+    *unit.LOOKS,
 )
 
 

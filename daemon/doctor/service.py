@@ -1,8 +1,7 @@
-"""Looks at what serves, or would: the port, the unit, and a running daemon's promises."""
+"""Looks at what serves, or would: the port, and a running daemon's promises."""
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import psutil
@@ -15,7 +14,6 @@ from .finding import Finding, advice, fault, good
 from .patient import Patient
 
 _METRICS_AGAIN = "name its key by --api-key-file if it asks for one (401)"
-_UNITS = ("etc/systemd/system/isotherm.service", ".config/systemd/user/isotherm.service")
 
 
 def port(patient: Patient) -> Iterator[Finding]:
@@ -41,22 +39,6 @@ def _listener(number: int) -> str:
         return "" if pid is None else f"{psutil.Process(pid).name()} ({pid})"
     except (psutil.Error, OSError):
         return ""
-
-
-def unit(patient: Patient) -> Iterator[Finding]:
-    """Whether an installed unit's program is still there."""
-    for path in (patient.root / _UNITS[0], Path(patient.environ.get("HOME", "/nowhere")) / _UNITS[1]):
-        try:
-            lines = path.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
-        start = re.search(r'^ExecStart=[-@:+!]*(?:"([^"]+)"|(\S+))', lines, re.M)
-        program = "" if start is None else start[1] or start[2]
-        if not Path(program).is_file():
-            program = f"starts {program}, which is gone" if program else "names no program"
-            yield fault("unit", f"{path} {program}", "isotherm service install")
-        else:
-            yield good("unit", str(path))
 
 
 def promise(patient: Patient) -> Iterator[Finding]:
@@ -94,4 +76,4 @@ def measured_rate(url: str, api_key: str | None = None) -> float | None:
     return None if rate is None else float(rate[1])
 
 
-LOOKS = (port, unit, promise)
+LOOKS = (port, promise)

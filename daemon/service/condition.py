@@ -8,7 +8,7 @@ from .unit import SERVICE, SOCKET
 
 _PROPERTIES = (
     "LoadState", "ActiveState", "SubState", "UnitFileState", "StateChangeTimestamp", "Result", "ExecMainCode",
-    "ExecMainStatus", "ExecMainExitTimestamp", "MainPID", "NRestarts", "StatusText",
+    "ExecMainStatus", "ExecMainExitTimestamp", "MainPID", "NRestarts", "StatusText", "NeedDaemonReload", "LimitMEMLOCK",
 )  # fmt: skip
 _EXITED = "1"  # CLD_EXITED of ExecMainCode; others name a signal
 _RESULTS = {
@@ -26,6 +26,8 @@ class Condition:
     """at_boot: whether it starts with the machine, or its socket does. since: when the state last changed.
 
     last_exit: how the process last ended, in words, None if it never did. words: what the daemon says of itself.
+    listening: whether its socket waits for who connects. stale: whether systemd has yet to read what is on the disk.
+    memlock: bytes that it may lock, or "infinity".
     """
 
     installed: bool
@@ -37,12 +39,15 @@ class Condition:
     restarts: int
     last_exit: str | None
     words: str
+    listening: bool
+    stale: bool
+    memlock: str
 
 
 def condition(systemctl: Systemctl, causes: dict[int, str]) -> Condition:
     """causes: by exit code of the daemon. Raises ServiceError."""
     shown = systemctl.show(SERVICE, *_PROPERTIES)
-    socket = systemctl.show(SOCKET, "UnitFileState")
+    socket = systemctl.show(SOCKET, "UnitFileState", "ActiveState")
     return Condition(
         installed=shown["LoadState"] not in ("not-found", "masked"),
         active=shown["ActiveState"] == "active",
@@ -53,6 +58,9 @@ def condition(systemctl: Systemctl, causes: dict[int, str]) -> Condition:
         restarts=int(shown["NRestarts"] or 0),
         last_exit=_last_exit(shown, causes),
         words=shown["StatusText"],
+        listening=socket["ActiveState"] == "active",
+        stale=shown["NeedDaemonReload"] == "yes",
+        memlock=shown["LimitMEMLOCK"],
     )
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..paths import cache_folder, state_folder
 from .systemctl import ServiceError, Systemctl
 from .unit import SERVICE, SOCKET, Scope
 from .unit_file import UnitFile
@@ -80,22 +81,23 @@ class Installation:
         return changed
 
     def uninstall(self, *, purge: bool, force: bool) -> list[Path]:
-        """Stop and remove the units; the files that went. purge: what a service of the system has kept goes, too."""
+        """Stop and remove the units; the files that went. purge: what the service has kept goes, too,
+        also after an earlier removal."""
         units = self.installed()
-        if not units:
+        if not units and not (purge and self.kept()):
             raise ServiceError(f"no service is installed in {self.folder}")
         self.check_rights()
         for unit in units:
             self.file(unit).check(force)
         systemctl = Systemctl(self.scope)
-        gone = self._drop(systemctl, units)
+        gone = self._drop(systemctl, units) if units else []
         if self.config is not None:
             if self.config.verdict() == "ours":
                 self.config.path.unlink()
                 gone.append(self.config.path)
             with suppress(OSError):  # what others put there stays
                 self.config.path.parent.rmdir()
-        for path in self._kept() if purge and self.scope == "system" else ():
+        for path in self.kept() if purge else ():
             if path.is_symlink():
                 path.unlink()
             else:
@@ -108,8 +110,10 @@ class Installation:
         paths = [self.folder / f"{unit}.d" for unit in (SERVICE, SOCKET)]
         return [path for path in paths + ([self.config.path] if self.config else []) if path.exists()]
 
-    def _kept(self) -> list[Path]:
-        """What a service of the system keeps. A made up user's lies below private/, where a link leads."""
+    def kept(self) -> list[Path]:
+        """What the service keeps. A made up user's lies below private/, where a link leads."""
+        if self.scope == "user":
+            return [path for path in (cache_folder(), state_folder()) if path.exists()]
         bases = (self.root / "var/lib", self.root / "var/cache")
         paths = (path for base in bases for path in (base / "isotherm", base / "private/isotherm"))
         return [path for path in paths if path.is_symlink() or path.exists()]

@@ -35,15 +35,26 @@ class ServiceUnit:
         fields = {
             "EXEC_START": " ".join(word(argument) for argument in self.command),
             "SOCKET": f"Requires={SOCKET}\nAfter={SOCKET}" if self.socket else None,
-            "NO_RESTART": " ".join(map(str, self.no_restart)),
-            "NO_RESTART_CAUSES": "; ".join(f"{code}, {cause}" for code, cause in self.no_restart.items()),
+            **_no_restart(self.no_restart),
             "IDENTITY": f"User={self.run_as}" if self.run_as else "DynamicUser=yes",
             "BINDS": "\n".join(f"BindReadOnlyPaths={_bound(path)}" for path in self.readable) or None,
         }
-        lines = (_FOLDER / SERVICE).read_text(encoding="utf-8").splitlines()[1:]
-        kept = (line for line in lines if not line.startswith(_OTHER_SCOPE[self.scope]))
-        filled = (_fill(line.removeprefix(f"{self.scope}|"), fields) for line in kept)
-        return "\n".join(line for line in filled if line is not None) + "\n"
+        return _filled(self.scope, fields)
+
+
+def renewed(text: str, scope: Scope, no_restart: dict[int, str]) -> str:
+    """What `install` would write today in the place of a unit that it wrote, told the same."""
+
+    def lines(pattern: str) -> str | None:
+        return "\n".join(re.findall(rf"^(?:{pattern})$", text, re.M)) or None
+
+    fields = {
+        "EXEC_START": (lines("ExecStart=.*") or "").removeprefix("ExecStart="),
+        "SOCKET": lines(f"(?:Requires|After)={re.escape(SOCKET)}"),
+        "IDENTITY": lines("User=.*|DynamicUser=yes"),
+        "BINDS": lines("BindReadOnlyPaths=.*"),
+    }
+    return _filled(scope, fields | _no_restart(no_restart))
 
 
 def socket_text(address: str) -> str:
@@ -63,6 +74,18 @@ def word(argument: str) -> str:
 def _bound(path: Path) -> str:
     text = str(path).replace("%", "%%").replace("\\", "\\\\").replace(":", "\\:").replace('"', '\\"')
     return text if _PLAIN.fullmatch(text) else f'"{text}"'
+
+
+def _no_restart(causes: dict[int, str]) -> dict[str, str | None]:
+    words = "; ".join(f"{code}, {cause}" for code, cause in causes.items())
+    return {"NO_RESTART": " ".join(map(str, causes)), "NO_RESTART_CAUSES": words}
+
+
+def _filled(scope: Scope, fields: dict[str, str | None]) -> str:
+    lines = (_FOLDER / SERVICE).read_text(encoding="utf-8").splitlines()[1:]
+    kept = (line for line in lines if not line.startswith(_OTHER_SCOPE[scope]))
+    filled = (_fill(line.removeprefix(f"{scope}|"), fields) for line in kept)
+    return "\n".join(line for line in filled if line is not None) + "\n"
 
 
 def _fill(line: str, fields: dict[str, str | None]) -> str | None:

@@ -33,6 +33,12 @@ class UnitFile:
         mark = _MARK.match(self._text() or "")
         return None if mark is None else mark[1]
 
+    def body(self) -> str:
+        """The text without the line that says who wrote it."""
+        text = self._text() or ""
+        mark = _MARK.match(text)
+        return text if mark is None else text[mark.end() :]
+
     def check(self, force: bool) -> None:
         """Raise ServiceError if it may not be replaced or removed. force: it may even if it was changed by hand."""
         verdict = self.verdict()

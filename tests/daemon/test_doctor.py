@@ -130,18 +130,6 @@ def test_a_port_of_our_daemon_is_none(tmp_path: Path) -> None:
         assert faults(machine(tmp_path, port=number), service.LOOKS) == []
 
 
-@pytest.mark.parametrize("user", [False, True])
-@pytest.mark.parametrize(
-    ("told", "program"), [("/gone/isotherm", "/gone/isotherm"), ('"/a b/isotherm"', "/a b/isotherm")]
-)
-def test_a_unit_whose_program_is_gone_is_found(tmp_path: Path, user: bool, told: str, program: str) -> None:
-    name = ".config/systemd/user/isotherm.service" if user else "etc/systemd/system/isotherm.service"
-    unit = {name: f"[Service]\nExecStart={told} serve"}
-    patient = machine(tmp_path, unit, environ={"HOME": str(tmp_path)} if user else {})
-    found = [finding.told for finding in faults(patient, service.LOOKS)]
-    assert found == [f"{tmp_path / name} starts {program}, which is gone"]
-
-
 def test_a_state_file_of_a_killed_daemon_is_found(tmp_path: Path) -> None:
     write_state(daemon_state(pid=2**22 + 1, port=8441))
     found = faults(machine(tmp_path), files.LOOKS)

@@ -98,6 +98,29 @@ def test_what_the_service_has_kept_goes_only_when_asked(
     assert (root / "var/lib/isotherm").is_symlink() != purge
 
 
+def test_what_was_kept_can_be_removed_later(root: Path, systemd: FakeSystemd) -> None:
+    install(root)
+    (root / "var/cache/isotherm").mkdir(parents=True)
+    installation = Installation("system", root)
+    installation.uninstall(purge=False, force=False)
+    assert installation.kept() == [root / "var/cache/isotherm"]
+    assert installation.uninstall(purge=True, force=False) == [root / "var/cache/isotherm"]
+    with pytest.raises(ServiceError, match="no service is installed"):
+        installation.uninstall(purge=True, force=False)
+
+
+def test_a_users_removal_names_what_it_keeps(
+    systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("CONFIG", "CACHE", "STATE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
+    Installation("user").install(TEXTS, SAMPLE, start=True, force=False)
+    (tmp_path / "CACHE/isotherm").mkdir(parents=True)
+    assert f"kept {tmp_path / 'CACHE/isotherm'}, which" in run("service", "uninstall", "--user").stdout
+    assert f"removed {tmp_path / 'CACHE/isotherm'}" in run("service", "uninstall", "--user", "--purge").stdout
+    assert files(tmp_path / "CACHE") == files(tmp_path / "CONFIG") == []
+
+
 @pytest.mark.parametrize("force", [False, True])
 def test_a_unit_of_somebody_else_is_neither_replaced_nor_removed(root: Path, systemd: FakeSystemd, force: bool) -> None:
     path = root / f"etc/systemd/system/{SERVICE}"
@@ -182,7 +205,7 @@ SHOWN = {
     "LoadState": "loaded", "ActiveState": "failed", "SubState": "failed", "UnitFileState": "enabled",
     "StateChangeTimestamp": "Tue 2026-12-01 06:00:00 UTC", "Result": "exit-code", "ExecMainCode": "1",
     "ExecMainStatus": "4", "ExecMainExitTimestamp": "Tue 2026-12-01 06:00:00 UTC", "MainPID": "0", "NRestarts": "0",
-    "StatusText": "",
+    "StatusText": "", "NeedDaemonReload": "no", "LimitMEMLOCK": "infinity",
 }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ NOT_RUN = {
     r"isotherm calibrate(?!.*--list).*": "measures the machine for a minute",
     r"isotherm bench --kernels": "measures every kind of weights, for minutes",
     r"isotherm serve (PATH|--accelerator NAME)": "is run with names of models and of a card by other pages",
+    r"make service(-remove)?( MODEL=.*)?": "is run under a systemd of its own, by another test",
     r"make (test|lint|format|bench|setup|docs|clean)": "changes the tree, or runs all tests",
     r"pip install .*": "needs a network",
     r"source .*": "changes the shell that it is typed into",

@@ -8,6 +8,7 @@ SCRIPT = """#!/bin/sh
 echo "$*" >> "{folder}/calls"
 case "$*" in
   *"show --property=Version"*) {version} ;;
+  *"show isotherm.socket "*) cat "{folder}/shown.socket" 2>/dev/null || cat "{folder}/shown" ;;
   *show*) cat "{folder}/shown" ;;
 esac
 """
@@ -28,6 +29,11 @@ class FakeSystemd:
     def show(self, **properties: str) -> None:
         lines = {"ActiveState": "active", "StatusText": "serving m", "NRestarts": "0"} | properties
         (self._folder / "shown").write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+
+    def show_of(self, unit: str, **properties: str) -> None:
+        """Of the socket alone."""
+        lines = "".join(f"{name}={value}\n" for name, value in properties.items())
+        (self._folder / f"shown.{unit.rpartition('.')[2]}").write_text(lines)
 
     def calls(self) -> list[str]:
         path = self._folder / "calls"

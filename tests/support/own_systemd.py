@@ -61,6 +61,11 @@ class OwnSystemd:
         assert not check or done.returncode == 0, f"{command} ended with {done.returncode}: {done.stdout}{done.stderr}"
         return done
 
+    def tree(self, *folders: str) -> set[str]:
+        """All paths below, but what systemd itself keeps."""
+        line = ["find", *folders, "-not", "-path", "*/systemd/timers*", "-not", "-path", "*/systemd/catalog*"]
+        return set(self.run(*line, check=False).stdout.splitlines())
+
     def show(self, unit: str, name: str) -> str:
         return self.run("systemctl", "show", unit, "--value", f"--property={name}").stdout.strip()
 
